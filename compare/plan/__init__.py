@@ -1,4 +1,4 @@
-"""What a run will do, before it does anything: situation, rows, kernels, cells, and what makes a cell the same cell.
+"""The plan of a run: situation, rows, kernels, cells, and the fingerprints that identify them.
 
 In: the options of a command line. Out: a plan whose hash and fingerprints say which finished rows still count.
 """

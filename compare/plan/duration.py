@@ -1,4 +1,4 @@
-"""How long a plan takes on this machine, estimated and said in plain words."""
+"""Estimate how long a plan takes on this machine, and say it in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _left(cells: Iterable[Cell], process: int, done: Done) -> list[Cell]:
 
 
 def seconds(plan: Plan, done: Done = ()) -> float:
-    """Of the cells that are left to run; those above the CPU's budget do not."""
+    """Estimated seconds of the cells that are left to run, without those above the CPU budget."""
     if plan.situation.measure:
         each = [_left(job.cells, p, done) for p in range(plan.contract.processes) for job in plan.jobs]
         return sum(plan.contract.max_time_s + MEASURED_S * len(cells) for cells in each if cells)
@@ -38,7 +38,7 @@ def seconds(plan: Plan, done: Done = ()) -> float:
 
 
 def in_words(s: float) -> str:
-    """`about 40 seconds`, `about 3 minutes`: in the largest unit of which there are one and a half."""
+    """Seconds as text, such as `about 40 seconds` or `about 3 minutes`."""
     name, unit = next(((n, u) for n, u in reversed(_UNITS) if s >= 1.5 * u), _UNITS[0])
     count = max(round(s / unit), 1)
     if name == "second" and count > 10:

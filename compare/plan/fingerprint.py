@@ -1,4 +1,4 @@
-"""What identifies a measurement, and what differs between two.
+"""Fingerprints that identify measurements, and the differences between two.
 
 The fingerprint of a cell is known before it runs, and without importing its kernel: workload, source, whose configs and
 the files that choose them, GPU, software, spec and timing contract. A finished cell is kept by `--resume`, and two runs
@@ -93,7 +93,7 @@ def source(kernel_id: str) -> str:
 
 
 def _file(module: str) -> Path | None:
-    """The file of a module, on the path as an import would find it."""
+    """The file that importing a module would read."""
     parts = module.split(".")
     for folder in map(Path, dict.fromkeys([str(IMPORTED_FROM), *(place or "." for place in sys.path)])):
         for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
@@ -128,7 +128,7 @@ def _heuristics(dsl: str) -> Path:
 
 
 def changed(before: Record, after: Record) -> tuple[str, ...]:
-    """What differs between two rows of one cell beside their times: source, config and where it is from."""
+    """The differences between two rows of a cell beside times: source, config and its origin."""
     found = []
     if before.source_sha != after.source_sha:
         found.append(f"source {before.source_sha or 'unknown'} -> {after.source_sha or 'unknown'}")
@@ -139,6 +139,6 @@ def changed(before: Record, after: Record) -> tuple[str, ...]:
 
 
 def pairs_that_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(name, before, after) of what differs; `none` where a side has no such name."""
+    """(name, before, after) for each difference; `none` where a side lacks the name."""
     found = [(name, before.get(name, "none"), after.get(name, "none")) for name in dict.fromkeys([*before, *after])]
     return [each for each in found if each[1] != each[2]]

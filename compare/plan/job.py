@@ -1,4 +1,4 @@
-"""Cells and jobs: every kernel on every row, a hash over them, and how long one takes where nothing is timed."""
+"""Cells and jobs, their hash, and the estimated seconds of a cell that is not timed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def jobs(workloads: Sequence[Workload], kernels: Sequence[str], gpu: str | None,
 
 
 def plan_hash(planned: Sequence[Job]) -> str:
-    """The same for the same cells in the same order."""
+    """A hash of the cells in their order."""
     return _hash([cell.id for job in planned for cell in job.cells])
 
 

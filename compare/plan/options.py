@@ -1,4 +1,4 @@
-"""What a plan is asked."""
+"""The options that a plan is made from."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class RowOptions:
             raise GrammarError(f"{flag(name)}: {found}; allowed with --trace, or with --workload and no --suite")
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of these options that were given."""
+        """The named options that were given, as a dict."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 @dataclass(frozen=True)
 class WhereOptions:
-    """On what, with whose configs. cpu_budget_s, timeout_s: seconds of a cell."""
+    """On which device and with whose configs. cpu_budget_s, timeout_s: seconds of a cell."""
 
     gpu: str | None = None
     require_gpu: bool = False
@@ -87,5 +87,5 @@ class TimingOptions:
 
 
 def flag(name: str) -> str:
-    """How an option or setting is written."""
+    """The option or setting as users write it."""
     return f"{'--set ' if name in SET else '--'}{name.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""What a run will do, made once in its verb: situation, rows, kernels, contract, cells, and their fingerprints."""
+"""The plan of a run, made once: situation, rows, kernels, contract, cells and their fingerprints."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ class Plan:
 
     @classmethod
     def over(cls, now: Situation, chosen: Selection, contract: Contract, where: WhereOptions | None = None) -> Plan:
-        """Every kernel of the selection on every row."""
+        """A plan of every selected kernel on every selected row."""
         gpu = now.target.name if now.target else None
         planned = jobs(chosen.workloads, chosen.kernels, gpu, chosen.every)
         return cls(now, chosen, contract, planned, where or WhereOptions())
 
     @property
     def gpu(self) -> str | None:
-        """The GPU that is meant, None for the CPU alone."""
+        """The name of the GPU that is meant; None for the CPU alone."""
         return self.situation.target.name if self.situation.target else None
 
     @property
     def device(self) -> str | None:
-        """Where cells are timed, None where they are not."""
+        """The device on which cells are timed; None if none is timed."""
         return self.situation.device if self.situation.measure else None
 
     @cached_property
     def hash(self) -> str:
-        """The same for the same cells in the same order."""
+        """A hash of the cells in their order."""
         return plan_hash(self.jobs)
 
     @cached_property
@@ -60,12 +60,12 @@ class Plan:
 
     @property
     def records(self) -> int:
-        """How many there will be: one a cell and process."""
+        """The number of records: one per cell and process."""
         return len(self.cells) * self.contract.processes
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
-        """By the id of a cell; a finished cell counts where it still has this one."""
+        """The fingerprint of each cell by its id. A finished cell counts if its fingerprint is still the same."""
         of = (self.contract, self.where.heuristics, self.software)
         return fingerprint.of_cells(self.jobs, self.gpu, self.device, *of)
 
@@ -75,10 +75,10 @@ class Plan:
         return self.situation.absent and self.situation.target.arch in MODELLED
 
     def seconds(self, cell: Cell) -> float:
-        """Estimated, of a cell that is not timed."""
+        """Estimated seconds of a cell that is not timed."""
         estimate = model_seconds if self.modelled else interpreter_seconds
         return estimate(cell.kernel, cell.workload)
 
     def fits(self, cell: Cell, budget_s: float) -> bool:
-        """Whether a cell is timed, or takes no longer than so many seconds on a CPU."""
+        """Whether a cell is timed, or stays within `budget_s` seconds on a CPU."""
         return self.situation.measure or self.seconds(cell) <= budget_s

@@ -1,4 +1,4 @@
-"""A run goes on where it ended: which rows of its folder still count, and what becomes of the others.
+"""Resume a run: decide which rows of its folder still count, and move the others aside.
 
 A row counts where its cell is planned and has the fingerprint that it would get now. Kernels of one job and process
 take turns, and their rounds are pairs: where one of them has no time yet and none of the rows says why, all of them are
@@ -28,7 +28,7 @@ SUPERSEDED = "superseded.jsonl"
 
 @dataclass(frozen=True)
 class Kept:
-    """The rows that count, and (row, why not) of the others; bad lines are `loaded.skipped`."""
+    """The rows that count, and (row, reason) for the others. Bad lines are in `loaded.skipped`."""
 
     loaded: Loaded
     records: tuple[Record, ...]
@@ -36,12 +36,12 @@ class Kept:
 
     @property
     def done(self) -> set[tuple[str, int]]:
-        """(cell, process) of what need not be run."""
+        """(cell, process) pairs that need not run again."""
         return {(record.cell_id, record.process) for record in self.records}
 
     @property
     def line(self) -> str:
-        """What was kept, for people."""
+        """One line that says how many rows were kept."""
         whys = Counter(why for _, why in self.dropped)
         again = "; ".join(f"{count} {why}" for why, count in whys.items())
         parts = [f"{len(self.records)} finished rows kept", again, self.loaded.note]
@@ -90,7 +90,7 @@ def _of_two_gpus(
 
 
 def _why_not(record: Record, fingerprints: Sequence[Mapping[str, str]], processes: int, retry: bool) -> str:
-    """Empty where a row counts by itself."""
+    """Why a row does not count; empty if it does."""
     if record.cell_id not in fingerprints[0] or record.process >= processes:
         return "not planned now"
     if record.fingerprint not in {known[record.cell_id] for known in fingerprints}:
@@ -121,7 +121,7 @@ def settle(kept: Kept) -> None:
 
 
 def _others(kept: Kept) -> list[str]:
-    """Dropped rows and whole lines that could not be read, as text; a torn one is nothing."""
+    """Dropped rows and unreadable whole lines, as text; a torn last line is left out."""
     data = kept.loaded.path.read_bytes().split(b"\n")
     bad = [data[skipped.line - 1] for skipped in kept.loaded.skipped if skipped.line - 1 < len(data) - 1]
     return [record.to_json() for record, _ in kept.dropped] + [line.decode("utf-8", "replace") for line in bad]
@@ -137,30 +137,30 @@ def _append(path: Path, lines: Sequence[str]) -> None:
 
 
 def finished(folder: Path) -> Loaded:
-    """The rows in a run's folder; none where it has no cells.jsonl."""
+    """The rows in a run's folder; empty without cells.jsonl."""
     path = folder / "cells.jsonl"
     return load(path) if packed.there(path) else Loaded(path, [])
 
 
 class CannotResume(ValueError):
-    """There is no such run to go on with; the message says what was found."""
+    """No such run can be resumed; the message says what was found."""
 
 
 @dataclass(frozen=True)
 class Former:
-    """The run to go on with: its folder and the manifest that it left."""
+    """The run to resume: its folder and its manifest."""
 
     folder: Path
     manifest: Mapping[str, Any]
 
     def told(self, kept: Kept, now: str) -> list[dict[str, Any]]:
-        """What the next manifest says of the times it went on: when, from which commit, how many rows were kept."""
+        """The manifest's list of resumptions: when, at which commit, and how many rows were kept."""
         entry = {"at": now, "commit": self.manifest.get("commit", ""), "kept": len(kept.records)}
         return [*self.manifest.get("resumed", []), entry]
 
     @property
     def seconds(self) -> float:
-        """What all parts so far took. One that was killed wrote no end: it lasted until its last row."""
+        """Seconds of all parts so far. A killed part counts until its last row."""
         known, begun, rows = self.manifest.get("seconds", 0.0), _begun(self.manifest), self.folder / "cells.jsonl"
         if "exit_code" in self.manifest or begun is None or not rows.exists():
             return known
@@ -168,7 +168,7 @@ class Former:
 
 
 def _begun(manifest: Mapping[str, Any]) -> float | None:
-    """When the last part of a run began, in seconds since 1970; None where its manifest does not say."""
+    """When the last part of a run began, in seconds since 1970; None if the manifest does not say."""
     parts = [manifest.get("started"), *(part.get("at") for part in manifest.get("resumed", ()))]
     try:
         return datetime.datetime.fromisoformat(parts[-1]).timestamp()
@@ -197,7 +197,7 @@ def find(plan: Plan, named: str | None, results: Path = Path("results"), *, begi
 
 
 def absent(folder: Path) -> CannotResume:
-    """What is said of a folder that was to hold a run."""
+    """The error for a folder that holds no run."""
     found = "which holds no run" if folder.exists() else "which is not there"
     return CannotResume(f"resume: found {folder}, {found}, allowed a run's folder; --out {folder} --resume begins one")
 
@@ -212,7 +212,7 @@ def _same(folder: Path, plan: Plan) -> Former:
 
 
 def _manifest(path: Path) -> Mapping[str, Any]:
-    """What a manifest says; nothing where it cannot be read."""
+    """The manifest of a folder; empty if it cannot be read."""
     try:
         return read_manifest(path)
     except (OSError, ValueError, RecursionError):

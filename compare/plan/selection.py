@@ -24,7 +24,7 @@ class Selection:
 
 
 def selection(asked: RowOptions, now: Situation) -> Selection:
-    """What was selected. Raises the typed errors of suites, registry, workloads and trace."""
+    """Select rows and kernels. Raises the typed errors of suites, registry, workloads and trace."""
     chosen = _selected(asked, now)
     if not asked.new_kv:
         return chosen
@@ -55,7 +55,7 @@ def _selected(asked: RowOptions, now: Situation) -> Selection:
 
 
 def _kernels(asked: RowOptions, now: Situation) -> tuple[str, ...]:
-    """Those that were named; else those of the suite, of which a baseline only where cells are timed."""
+    """The named kernels, else those of the suite; baselines only where cells are timed."""
     if asked.kernels is not None:
         return select(asked.kernels)
     if asked.suite == "ablations":

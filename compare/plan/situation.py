@@ -1,4 +1,4 @@
-"""Which of three situations this is: the named GPU is here, it is absent, or there is the CPU alone."""
+"""The situation of a run: the named GPU is here, it is absent, or only the CPU is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compare.workloads import GrammarError
 
 @dataclass(frozen=True)
 class Situation:
-    """What can be done. target: the GPU meant, None for the CPU alone. measure: it is here, and cells are timed."""
+    """What a run can do. target: the GPU meant, None for the CPU alone. measure: it is here, and cells are timed."""
 
     target: Gpu | None
     measure: bool
@@ -22,7 +22,7 @@ class Situation:
 
     @property
     def absent(self) -> bool:
-        """A GPU was named that is not here."""
+        """Whether a GPU was named that is not here."""
         return self.target is not None and not self.measure
 
     @property
@@ -46,7 +46,7 @@ def situation(asked: str | None, device: str | None) -> Situation:
 
 
 def _device(text: str | None) -> torch.device:
-    """cpu or a GPU with its index, the first where none is said. Raises GrammarError."""
+    """The torch device `cpu` or `cuda:N`; the first GPU by default. Raises GrammarError."""
     try:
         parsed = torch.device(text or "cuda")
     except RuntimeError:

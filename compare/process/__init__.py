@@ -1,4 +1,4 @@
-"""Workers that may die, hang or flood without taking the run along.
+"""Worker processes that may die, hang or flood their log without ending the run.
 
 In: jobs. Out: an outcome a job, as they come: what the worker said, or how it was lost.
 """

@@ -1,4 +1,4 @@
-"""How a child answers: events on a descriptor of their own, one line of JSON each."""
+"""A child's answers: events on a descriptor of their own, one JSON line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The children of compare, by the modules that they run: no other file names one; and which GPUs a child sees."""
+"""The table of child processes by their modules, and which GPUs a child sees."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHILDREN = (
 
 
 def command(child: str) -> list[str]:
-    """What starts a child."""
+    """The command that starts a child."""
     return [sys.executable, "-m", child]
 
 
@@ -39,12 +39,12 @@ NO_GPU = "-1"
 
 
 def seeing(gpu: str) -> dict[str, str]:
-    """What a child's environment has beside, so that it sees one GPU of `visible`, or NO_GPU."""
+    """Environment variables that let a child see one GPU of `visible`, or NO_GPU."""
     return {"CUDA_VISIBLE_DEVICES": gpu, "HIP_VISIBLE_DEVICES": gpu}
 
 
 def visible() -> list[str]:
-    """The GPUs that this process sees, each as a child has to be told of it: masks do not add up."""
+    """The GPUs that this process sees, named for a child's environment (masks do not nest)."""
     masks = ["HIP_VISIBLE_DEVICES"] if torch.version.hip else []
     given = next((mask for name in [*masks, "CUDA_VISIBLE_DEVICES"] if (mask := os.environ.get(name))), "")
     here = torch.cuda.device_count()

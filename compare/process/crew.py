@@ -1,4 +1,4 @@
-"""The parent's side of the worker: jobs in, one outcome per cell out, whatever the process does.
+"""The parent's side of a worker process: jobs in, one outcome per cell out, whatever the process does.
 
 A worker that dies, says nothing for a cell's time limit, floods its log or reports a sick device is replaced; the cell
 that it was at becomes the row, and a new worker goes on behind it.
@@ -23,13 +23,13 @@ from compare.record.records import Status
 
 COMMAND = children.command(children.WORKER)
 START_LIMIT_S = 120.0  # importing torch and triton on a busy 2-core machine took up to 20 s
-AHEAD_LIMIT_S = 120.0  # of one kernel that is compiled ahead: it is no cell yet, and its cell has a limit of its own
+AHEAD_LIMIT_S = 120.0  # of one kernel that is compiled ahead
 FLOOD_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: the fields of a Record that the worker decides, and the versions it ran with."""
+    """The outcome of a cell: the Record's fields that the worker decides, and the worker's versions."""
 
     cell: Cell
     fields: dict[str, Any]
@@ -66,22 +66,22 @@ class Crew:
             self._worker = None
 
     def start(self) -> None:
-        """Start the process where none lives; it imports for seconds before it reads anything."""
-        if self._worker is not None and self._worker.ended:  # while it had nothing to do: no cell is to blame
+        """Start the process if none is alive. It imports for seconds before it reads."""
+        if self._worker is not None and self._worker.ended:  # it died while idle, so no cell is to blame
             self._dismiss()
         if self._worker is None:
             self._worker = Worker([*self.command, self.mode], environment(self.mode))
 
     def compile_ahead(self, jobs: Sequence[Job]) -> None:
-        """Have the process that was started compile what it will measure; `ready` waits for that."""
+        """Let the started process compile what it will measure; `ready` waits for it."""
         wanted = [{"workload": job.workload.to_dict(), "kernels": [cell.kernel for cell in job.cells]} for job in jobs]
         plain = {"compile": wanted, "process": self.process, "processes": self.contract.processes}
         plain |= {"gpu": self.gpu, "device": self.device, "heuristics": self.heuristics}
-        with contextlib.suppress(Lost):  # it died at once: `ready` says so
+        with contextlib.suppress(Lost):  # it died at once; `ready` reports that
             self._worker.tell(plain)
 
     def ready(self) -> bool:
-        """Wait until the process has compiled ahead. False where it was lost: a fresh one compiles as it measures."""
+        """Wait until the process has compiled ahead. Returns False if it was lost."""
         worker = self._worker
         try:
             while worker is not None and worker.event(min(self.limit_s, AHEAD_LIMIT_S))["event"] != "compiled":
@@ -108,7 +108,7 @@ class Crew:
         return event["held"]
 
     def run(self, job: Job) -> Iterator[Outcome]:
-        """One outcome per cell, as they come. More than one worker may be used up."""
+        """Yield one outcome per cell, as they come; a lost worker is replaced."""
         left = {cell.id: cell for cell in job.cells}
         while left:
             for outcome in self._one_worker(job.only(left)):
@@ -116,7 +116,7 @@ class Crew:
                     yield outcome
 
     def _one_worker(self, job: Job) -> Iterator[Outcome]:
-        """Outcomes until the job is done or the worker has to be replaced; at least one."""
+        """Yield outcomes until the job is done or the worker must be replaced; at least one."""
         self.start()
         worker = self._worker
         cells = {cell.id: cell for cell in job.cells}
@@ -130,7 +130,7 @@ class Crew:
             for cell in [cells[worker.current]] if worker.current in cells else blamed:
                 fields = {"status": status_of(lost), "reason": lost.reason, "log_tail": lost.log_tail}
                 yield Outcome(cell, fields, worker.versions)
-        except BaseException:  # Ctrl-C, or the reader stopped early: the process must not outlive this
+        except BaseException:  # Ctrl-C, or the reader stopped: end the process
             self._dismiss()
             raise
 
@@ -168,7 +168,7 @@ class Worker(Child):
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         super().__init__(command, environment, flood=FLOOD_BYTES, name="the worker")
         self.versions: dict[str, str] = {}
-        self.current: str | None = None  # the cell that is to blame for what happens now; None while nothing was begun
+        self.current: str | None = None  # the cell in progress, None before the first
 
     def tell(self, plain: dict[str, Any]) -> None:
         """Send a task. Raises Lost."""
@@ -189,12 +189,12 @@ class Worker(Child):
 
 
 def status_of(lost: Lost) -> Status:
-    """Whatever it was that ended a worker, its cell has crashed."""
+    """The status of the cell at which a worker was lost."""
     return Status.TIMEOUT if lost.status == "timeout" else Status.CRASH
 
 
 def environment(mode: str) -> dict[str, str]:
-    """The child's environment: interpreting or compiling is decided here, before triton is imported there."""
+    """The child's environment, which decides between interpreting and compiling before triton is imported."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     if mode == "check":
         environment["TRITON_INTERPRET"] = "1"

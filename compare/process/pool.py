@@ -1,4 +1,4 @@
-"""Lanes that share jobs, side by side: outcomes as they come, whoever finishes first.
+"""A pool of lanes that share jobs and yield outcomes in the order in which they finish.
 
 A lane is a function from the jobs that it takes to what becomes of them, in a thread of its own, with whatever child it
 keeps. `Lane` is one whose processes answer with events: one that dies, hangs or floods loses the cell it was at.
@@ -30,7 +30,7 @@ def _of_dict(job: Any) -> tuple[str, Any]:
 
 
 def in_order(job: Any) -> tuple[str, int]:
-    """For jobs that know no kernel."""
+    """The order of jobs without a kernel: as they were added."""
     return "", 0
 
 
@@ -123,7 +123,7 @@ class Pool(Generic[Job, Found]):
         threading.Thread(target=self._work, args=(lane,), daemon=True).start()
 
     def results(self) -> Iterator[Found]:
-        """Until every lane has ended."""
+        """Yield outcomes until every lane has ended."""
         while self._heard:
             kind, one = self._found.get()
             if kind == "raised":
@@ -212,7 +212,7 @@ class Lane:
             worker = self._worker = Worker(self.command, environment("measure") | self.variables)
             try:
                 worker.tell(self.task | {"deadline": self.deadline, "lost": lost})
-                job = job or next(jobs, None)  # it imports meanwhile
+                job = job or next(jobs, None)  # it imports while the lane waits for a job
                 while job is not None and not self._over():
                     worker.tell(job)
                     while (event := worker.event(self._patience()))["event"] != "finished":
@@ -223,7 +223,7 @@ class Lane:
             except Lost as found:
                 if self._over():
                     return
-                if worker.current is None:  # it never began: another process would do the same
+                if worker.current is None:  # it never began, and another process would not either
                     raise RuntimeError(f"{self.command}: {found.reason}\n{found.log_tail}") from found
                 last = found.log_tail.strip().rpartition("\n")[2]
                 reason = f"{found.reason}: {last}" if last else found.reason
@@ -236,7 +236,7 @@ class Lane:
                 worker.end()
 
     def kill(self) -> None:
-        """End it from another thread: nothing more is heard."""
+        """End the process from another thread."""
         self._killed = True
         if self._worker is not None:
             self._worker.kill()

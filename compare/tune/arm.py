@@ -35,7 +35,7 @@ FIRST_ROWS, NEXT_ROWS = 4, 12  # compiled together: one of each kind soon, then 
 
 @dataclass(frozen=True)
 class Late:
-    """What a kernel that seldom wins waits for and gets: its turn, and its number of policies divided."""
+    """A kernel that seldom wins: when its turn comes, and by what its number of policies is divided."""
 
     turn: int
     divisor: int
@@ -55,7 +55,7 @@ def late(kernel_id: str) -> Late:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it runs: the GPU's row of the table, GPUs as a child is told of them, cores, and the lanes' commands."""
+    """Where an arm runs: the GPU's row of the table, devices as children see them, cores, the lanes' commands."""
 
     gpu: Gpu
     devices: tuple[str, ...]
@@ -74,11 +74,11 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
     spaces = {shape: Space(kernel.space(shape, gpu)) for shape in dict.fromkeys(row.shape for row in rows)}
     configs = dict.fromkeys(config for space in spaces.values() for config in space.configs)
 
-    def everywhere(policy: Policy) -> bool:  # what fits heads of 64 need not fit heads of 128
+    def everywhere(policy: Policy) -> bool:  # a config that fits heads of 64 may not fit heads of 128
         return all(spaces[r.shape].allows(policy.config(d), d) for r, d in zip(rows, defaults, strict=True))
 
     def first(policies: list[Policy]) -> list[Policy]:
-        """The default, then what loses least over all rows, as was learned."""
+        """The policies in order of the learned loss over all rows, after the default."""
         plain = [[registry.config_dict(policy.config(d)) for d in defaults] for policy in policies]
         order = learned.ranked(kernel_id, plain, rows, gpu)
         return sorted(policies, key=lambda policy: (policy != DEFAULT, order.index(policies.index(policy))))
@@ -95,7 +95,7 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
 
 
 def _has_table(kernel_id: str, gpu: Gpu) -> bool:
-    """Whether a table answers on this GPU: its winners are timed beside what may replace them."""
+    """Whether this GPU has a table of winners; then they are timed as a candidate too."""
     table = registry.load(f"{kernel_id.split('/')[0]}/auto").FAMILY.table(gpu)
     return table is not None and any(kernel_id.split("/")[1] in one.configs for one in table.winners.values())
 
@@ -126,7 +126,7 @@ class Arm:
         self._failures: list[BaseException] = []
 
     def run(self, seconds: float) -> None:
-        """Spend what is left of `seconds`, the wall budget with compilation. What an earlier run did stays done."""
+        """Tune for the rest of `seconds`, the wall budget including compilation. Rows of an earlier run stay done."""
         self._begin = time.time() - spent(self.log.lines, self.name)
         deadline = self._begin + seconds
         if time.time() >= deadline:
@@ -149,7 +149,7 @@ class Arm:
             raise self._failures[0]
 
     def report(self) -> list[str]:
-        """What became of the candidates, in a few lines."""
+        """A few lines that say what became of the candidates."""
         last = latest(self.log.lines, self.name)
         statuses = Counter(line["status"] for line in last.values())
         rows = Counter(kernel for _, kernel in done(self.log.lines, self.name))
@@ -165,7 +165,7 @@ class Arm:
         ]
 
     def _seconds(self) -> str:
-        """Where the lanes' time on the rows that are done went."""
+        """A line that says where the lanes' time went on the finished rows."""
         lines = [line for line in self.log.lines if line["arm"] == self.name and line.get("done")]
         names = ("tensors_s", "host_s", "waited_s", "device_s")
         return ", ".join(f"{name.removesuffix('_s')} {sum(x.get(name, 0.0) for x in lines):.0f}" for name in names)
@@ -176,7 +176,7 @@ class Arm:
             self.log.add(arm=self.name, kernel=kernel, row=row, policy=policy, t=spent_s, **fields)
 
     def _left(self, kernel: str) -> list[Workload]:
-        """Rows on which the kernel was not done when this run began."""
+        """Rows on which the kernel was unfinished when this run began."""
         return [row for row in self.rows if (row.label, kernel) not in self._over]
 
     def _chunks(self) -> list[tuple[Workload, ...]]:
@@ -184,7 +184,7 @@ class Arm:
         return [c for end in ends if (c := tuple(self.rows[max(end - self.together, 0) : end]))]
 
     def _compile_jobs(self) -> Iterator[dict[str, Any]]:
-        """A job is a policy and the rows of a chunk that have one shape, the defaults first."""
+        """Compile jobs: one policy and the rows of a chunk with equal shape; the defaults come first."""
         kernels = sorted(self.plan, key=lambda kernel: late(kernel).turn)
         for number, chunk in enumerate(self._chunks()):
             for kernel in kernels:
@@ -204,8 +204,8 @@ class Arm:
 
     def _compilers(self, deadline: float, timers: int, jobs: int) -> list[Lane]:
         task = {"gpu": dataclasses.asdict(self.machine.gpu), "rows": [row.to_dict() for row in self.rows]}
-        hidden = children.seeing(children.NO_GPU)  # a compiler needs no context on the GPU
-        lanes = max(self.machine.cores - timers // 2, 1)  # half of the timing lanes wait for the GPU
+        hidden = children.seeing(children.NO_GPU)  # compilers need no GPU context
+        lanes = max(self.machine.cores - timers // 2, 1)  # half of the timing lanes wait for the GPU at any time
         return [Lane(self.machine.compiler, task, deadline, hidden) for _ in range(min(lanes, jobs))]
 
     def _compile(self, compiling: Pool, ready: Jobs[dict[str, Any]]) -> None:
@@ -227,7 +227,7 @@ class Arm:
             ready.close()
 
     def _hand_over(self, kernel: str, ready: Jobs, whole: bool) -> None:
-        """The kernel's chunks in order, as far as they are answered wholly; without `whole` all that are left."""
+        """Hand over the kernel's chunks in order: those with all jobs answered, or without `whole` all others too."""
         chunks = self._chunks()
         while self._next[kernel] < len(chunks) and not (whole and self._waiting[kernel, self._next[kernel]]):
             rows = [row for row in chunks[self._next[kernel]] if row in self._left(kernel)]
@@ -235,7 +235,7 @@ class Arm:
             ready.add(self._timing_jobs(kernel, self._next[kernel] - 1, rows))
 
     def _timing_jobs(self, kernel: str, chunk: int, rows: Sequence[Workload]) -> list[dict[str, Any]]:
-        """A job a row, the default first; what dropped out before the GPU is logged."""
+        """Timing jobs, one a row, the default first. Candidates that did not compile are logged."""
         jobs = []
         for row in rows:
             self._sort_out(kernel, row)
@@ -247,7 +247,7 @@ class Arm:
         return jobs
 
     def _sort_out(self, kernel: str, row: Workload) -> None:
-        """Keep one of those whose code or config is the same."""
+        """Keep one candidate of those with equal code or config."""
         seen: dict[str, str] = {}
         for policy in self.plan[kernel]:
             answer = self._compiled.get((kernel, row.label, policy.name))
@@ -266,7 +266,7 @@ class Arm:
         return self._compiled.get((kernel, row.label, policy.name), {"status": "not_reached"})["status"]
 
     def _timers(self, deadline: float) -> list[Lane]:
-        """Lanes on every GPU; those of a GPU take turns on it. None where no row is left."""
+        """Start timing lanes on every GPU, which take turns on it. None if no row is left."""
         machine, left = self.machine, sum(len(self._left(kernel)) for kernel in self.plan)
         gpus = len(machine.devices)
         most = int(machine.cores // gpus / CORES_PER_LANE)
@@ -295,7 +295,7 @@ class Arm:
 
 
 def _answers(job: dict[str, Any], event: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What became of the policy on each row of a job."""
+    """The outcome of a job's policy on each of its rows."""
     if event["event"] == "row":
         return event["answers"]
     # time that ran out says nothing of the policy: `slow`, as a timeout on the GPU is, and never `forbidden`

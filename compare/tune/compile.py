@@ -36,7 +36,7 @@ MAX_WORKSPACE = 2 * 2**30  # a serving engine gives its scratch for all layers o
 
 
 class _TooLarge(Exception):
-    """A workspace that nobody would give."""
+    """The workspace is larger than a serving engine would allocate."""
 
 
 def tensor_bytes(value: Any) -> int:
@@ -50,19 +50,19 @@ def tensor_bytes(value: Any) -> int:
 
 @functools.cache
 def _batch(row: Workload) -> PagedBatch:
-    """The row on the CPU, its K and V never touched (so never resident)."""
+    """The row's batch on the CPU; K and V are never written, so they take no memory."""
     return row.batches(1, "cpu", fill=False)[0]
 
 
 class Lane:
-    """Compiles for one GPU; code that two rows or two policies share is compiled once."""
+    """Compiles for one GPU. Code that rows or policies share is compiled once."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self._facts: dict[str, crosscompile.KernelFacts] = {}
 
     def compile(self, kernel_id: str, row: Workload, policy: Policy) -> dict[str, Any]:
-        """Status, reason and identity of the code of one candidate. Raises only what ends the lane."""
+        """Compile one candidate: status, reason and identity of its code. Raises only errors that end the lane."""
         answer: dict[str, Any] = {"config": None, "code": ""}
         try:
             kernel = registry.load(kernel_id)
@@ -77,7 +77,7 @@ class Lane:
             return answer | {"status": "unsupported", "reason": str(error)}
         except _TooLarge as error:
             return answer | {"status": "workspace", "reason": str(error)}
-        except Exception as error:  # whatever a compiler raises is what became of this candidate
+        except Exception as error:  # any compiler error is the candidate's outcome
             first = (str(error).strip().splitlines() or [""])[0]
             return answer | {"status": "compile_error", "reason": f"{type(error).__name__}: {first}"[:300]}
         return answer | {"code": _identity(launches, facts)} | self._verdict(facts, policy)
@@ -99,7 +99,7 @@ class Lane:
         return self._facts[key]
 
     def _verdict(self, facts: list[crosscompile.KernelFacts], policy: Policy) -> dict[str, Any]:
-        """ok, or why it drops out. The default may spill: it is what everything is compared with."""
+        """ok, or why the candidate drops out. The default may spill, because everything is compared with it."""
         for fact in facts:
             code = fact.code
             if code.shared_bytes > self.gpu.shared_bytes:
@@ -113,7 +113,7 @@ class Lane:
 
 
 def _identity(launches: list[jit.Launch], facts: list[crosscompile.KernelFacts]) -> str:
-    """Equal for launches that do the same: code, grid and numbers passed. Empty where nothing was recorded."""
+    """A hash of code, grid and integer arguments, equal for equal launches; empty if nothing was recorded."""
     if not launches:
         return ""
     parts = []
@@ -139,7 +139,7 @@ def main() -> None:
         for label in job["rows"]:
             if time.time() > task["deadline"]:  # the rows so far can still be timed
                 break
-            channel.send("start", cell=job["id"])  # a sign of life: Helion generates code for seconds a row
+            channel.send("start", cell=job["id"])  # a sign of life: Helion takes seconds to generate code for a row
             answers[label] = lane.compile(job["kernel"], rows[label], policy)
         channel.send("row", cell=job["id"], answers=answers)
         channel.send("finished", job=job["id"])

@@ -36,7 +36,7 @@ CHOSEN = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that `
 
 @dataclass(frozen=True, order=True)
 class Timed:
-    """A candidate's second time on a row, and its screening."""
+    """A candidate's final time on a row, and its screening time."""
 
     us: float
     screen_us: float = field(compare=False)
@@ -44,7 +44,7 @@ class Timed:
 
 
 class Fitted:
-    """Winners of one DSL. rules: regrets of the rules' config on the rows, by kernel and for `auto`."""
+    """The winners of one DSL. rules: regrets of the rules' config on the rows, by kernel and for `auto`."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Fitted:
         return found if _is_like(registry.config_dict(found), registry.config_dict(like)) else None
 
     def table(self, provenance: Mapping[str, Any], sources: Mapping[str, str], before: Table | None) -> dict[str, Any]:
-        """The file's content. before: the table that is there, None without one."""
+        """The content of the new table. before: the installed table, or None."""
         kept = {}
         if before is not None:
             fresh = {at: one for at, one in before.winners.items() if at not in self.timed}
@@ -135,7 +135,7 @@ class Fitted:
         }
 
     def summary(self) -> list[str]:
-        """A line a kernel: rows, and what the rules lose there against the best that was timed."""
+        """A line per kernel: its rows, and what the rules lose against the best timed candidate."""
         lines = []
         for kernel, regrets in self.rules.items():
             wins = [
@@ -162,20 +162,20 @@ def _is_like(found: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
 
 
 def text(plain: Mapping[str, Any]) -> str:
-    """JSON with a winner a line, as a person reads it."""
+    """The table as JSON with one winner per line."""
     winners = ",\n".join(f"  {json.dumps(at)}: {json.dumps(one)}" for at, one in plain["winners"].items())
     head = json.dumps({name: value for name, value in plain.items() if name != "winners"}, indent=1)
     return head.removesuffix("\n}") + ',\n "winners": {\n' + winners + "\n }\n}\n"
 
 
 def write(path: Path, content: str) -> None:
-    """Whole or not at all. Raises CannotWrite."""
+    """Write the file atomically. Raises CannotWrite."""
     path.parent.mkdir(parents=True, exist_ok=True)
     put(path, content)
 
 
 def stamps(kernels: Sequence[str]) -> dict[str, str]:
-    """The hash of each kernel's code, by id; what a run notes when it begins, for its times are of that code."""
+    """The hash of each kernel's code, by id. A run notes them at its start, since its times belong to that code."""
     found = {}
     for kernel_id in kernels:
         dsl, _, name = kernel_id.partition("/")
@@ -185,12 +185,12 @@ def stamps(kernels: Sequence[str]) -> dict[str, str]:
 
 
 def folder_of(dsl: str) -> Path:
-    """Of a DSL's kernels."""
+    """The folder of a DSL's kernels."""
     return Path(next(iter(registry.load(f"{dsl}/auto").FAMILY.load("heuristics").__path__))).parent
 
 
 def installed(arm: str, gpu: Gpu) -> Table | None:
-    """The table that is there; None without one, or where it is none of its kind."""
+    """The installed table of a DSL and GPU; None if it is missing or invalid."""
     try:
         return Table(run_folder.ROOT / name_of(arm, gpu), arm, gpu, folder_of(arm))
     except (FileNotFoundError, ValueError, TypeError, KeyError):
@@ -198,5 +198,5 @@ def installed(arm: str, gpu: Gpu) -> Table | None:
 
 
 def name_of(arm: str, gpu: Gpu) -> Path:
-    """Where a table lies in the project, or in a run's folder."""
+    """The path of a table, relative to the project or a run's folder."""
     return Path(plain_name(registry.package(arm))) / "heuristics" / "fitted" / f"{gpu.name}.json"

@@ -37,7 +37,7 @@ def _job(kernel_id: str, row: Workload, config: Any) -> Compilation:
 
 
 def _score(outcome: Outcome, row: Workload, gpu: Gpu) -> tuple[float | None, str]:
-    """Estimated microseconds, or why the policy drops out."""
+    """Estimated microseconds of a policy, or why it drops out."""
     if outcome.status != "ok":
         return None, f"{outcome.status}: {outcome.reason}"[:160]
     for fact in outcome.facts:
@@ -73,14 +73,14 @@ def rank(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, seed: i
 
 
 def _share(found: Sequence[float | None], base: Sequence[float | None]) -> float:
-    """Infinite where one row has no estimate: such a policy is not ranked."""
+    """The geometric mean of estimates over the default's; infinite if a row has none, so that it is not ranked."""
     if any(us is None for us in (*found, *base)):
         return math.inf
     return math.exp(sum(math.log(a / b) for a, b in zip(found, base, strict=True)) / len(base))
 
 
 def _kernels(asked: str) -> Iterator[str]:
-    """Those of the folders that have a space, as the tuner takes them: `auto` is made of the others' trees."""
+    """The kernels with a space; `auto` has none of its own."""
     for kernel_id in registry.select(asked):
         if kernel_id.endswith("/auto"):
             continue

@@ -1,4 +1,4 @@
-"""What the tuner keeps: one line a candidate in candidates.jsonl, its last line wins.
+"""The tuner's log candidates.jsonl: a line per candidate, of which the last one counts.
 
 Fields: arm, row, kernel, policy, config, status, reason, t (seconds of the arm's budget spent when it was written),
 screen_us of the screening, and for the finalists final_us with p05_us, p95_us and rounds: the second time, which alone
@@ -44,7 +44,7 @@ _NEEDED = ("gpu", "rows", "policies")
 
 
 class NotThisRun(run_folder.CannotWrite):
-    """The folder holds another run: other rows, kernels, seed, candidates or GPU."""
+    """The folder holds a run with other rows, kernels, seed, candidates or GPU."""
 
 
 class Log:
@@ -71,7 +71,7 @@ def read(path: Path, fits: bool = False, check: Callable[[Any], dict[str, Any]] 
     check = check or partial(_candidate, fits=fits)
     if not packed.there(path):
         return []
-    whole = packed.read_bytes(path).rpartition(b"\n")[0]  # a run that was killed may leave a torn line behind
+    whole = packed.read_bytes(path).rpartition(b"\n")[0]  # a killed run may leave a torn last line
     found = []
     for number, line in enumerate(whole.split(b"\n"), 1):
         if line.strip():
@@ -114,12 +114,12 @@ def workloads(of: dict[str, Any]) -> Iterator[Workload]:
 
 
 def done(lines: Sequence[dict[str, Any]], arm: str) -> set[tuple[str, str]]:
-    """The (row, kernel) pairs of an arm with no candidate left."""
+    """The (row, kernel) pairs that an arm has finished."""
     return {(line["row"], line["kernel"]) for line in lines if line["arm"] == arm and line.get("done")}
 
 
 def spent(lines: Sequence[dict[str, Any]], arm: str) -> float:
-    """Seconds of the arm's budget that its lines say are gone."""
+    """Seconds of its budget that an arm has spent, according to its lines."""
     return max((line["t"] for line in lines if line["arm"] == arm), default=0.0)
 
 

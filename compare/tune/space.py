@@ -1,4 +1,4 @@
-"""What is tried: policies, each of which gives every batch one config of a kernel.
+"""The candidates of the tuner: policies, each of which gives every batch one config of a kernel.
 
 A policy is a fixed config of the kernel's `space`, or the untuned default with one field set, doubled or halved, or
 with one part drawn anew. The second kind keeps what the default computes from a batch (its segments follow the number
@@ -89,7 +89,7 @@ class Policy:
 
     @property
     def heuristics(self) -> str:
-        """Whose config it departs from, as `registry.default_config` knows them."""
+        """The `heuristics` of registry.default_config whose config it starts from."""
         return "tree" if self.base == "tree" else "default"
 
     def config(self, default: Any) -> Any:
@@ -112,7 +112,7 @@ MODEL = "model "
 
 
 def model(number: int) -> Policy:
-    """The number-th of the learned choice, from 1."""
+    """The rank in the learned choice, from 1."""
     return Policy(f"{MODEL}{number}")
 
 
@@ -225,12 +225,12 @@ FOLDER = Path(__file__).parent / "rankings"
 
 
 def path(gpu: str) -> Path:
-    """Where the ranking for a GPU lies."""
+    """The path of the static ranking for a GPU."""
     return FOLDER / f"{gpu}.json"
 
 
 def of(gpu: str, kernel_id: str) -> list[Policy]:
-    """The ranked policies of a kernel, best first; none where no ranking was written."""
+    """The ranked policies of a kernel, best first; empty without a ranking."""
     if not path(gpu).exists():
         return []
     ranked = read(gpu)["kernels"].get(kernel_id, [])
@@ -238,7 +238,7 @@ def of(gpu: str, kernel_id: str) -> list[Policy]:
 
 
 def read(gpu: str) -> dict[str, Any]:
-    """The file's content. Raises ValueError where it does not say that it is a static ranking."""
+    """The content of a ranking file. Raises ValueError if it is not labelled a static ranking."""
     found = json.loads(path(gpu).read_text())
     if found.get("label") != LABEL:
         raise ValueError(f"{path(gpu).name}: found label {found.get('label')!r}, allowed {LABEL!r}")

@@ -110,7 +110,7 @@ def pick_rows(count: int) -> tuple[Workload, ...]:
 
 
 def _spread(rows: Sequence[Workload]) -> list[Workload]:
-    """The same rows, so that any leading part is spread over their work: the most, the least, then the middles."""
+    """The rows reordered so that every prefix covers the range of work: the most, the least, then the middles."""
     ordered = sorted(rows, key=least_ms, reverse=True)
     chosen, left = [0], list(range(1, len(ordered)))
     while left:
@@ -138,7 +138,7 @@ def arms(kernels: Sequence[str]) -> list[str]:
 
 
 class Tuning:
-    """A run in a folder: its manifest, its log, its tables."""
+    """A tuning run in a folder: its manifest, log and tables."""
 
     def __init__(self, arguments: argparse.Namespace, machine: Machine) -> None:
         self.arguments, self.machine = arguments, machine
@@ -177,7 +177,7 @@ class Tuning:
         }
 
     def search(self) -> None:
-        """Every arm in turn, each with the whole budget and the whole machine."""
+        """Run one arm after another, each with the whole budget and machine."""
         for name in arms(list(self.plan)):
             mine = {kernel: policies for kernel, policies in self.plan.items() if kernel.split("/")[0] == name}
             log = Log(self.folder / "candidates.jsonl")
@@ -190,7 +190,7 @@ class Tuning:
 
 
 def folder(out: str | None, gpu: str, what: str = "tune") -> Path:
-    """Where a run goes, made where it is not there."""
+    """The run's folder, created if it does not exist."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     found = Path(out) if out else Path("results") / f"{what}_{now}_{gpu}_{run_folder.commit()}"
     run_folder.ensure_writable(found)
@@ -198,7 +198,7 @@ def folder(out: str | None, gpu: str, what: str = "tune") -> Path:
 
 
 def write_tables(folders: Sequence[Path], install: bool) -> int:
-    """The tables of runs, to the last folder and where `auto` reads them. Returns the exit code."""
+    """Write the tables of runs into the last folder and where `auto` reads them. Returns the exit code."""
     (manifest, lines), folder = together(folders), folders[-1]
     rows = list(workloads(manifest))
     gpu, written = resolve(manifest["gpu"]), 0
@@ -228,7 +228,7 @@ def _provenance(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def machine(arguments: argparse.Namespace) -> Machine | None:
-    """The GPUs that are here; None, said aloud, where the one asked for is not."""
+    """The GPUs of this machine; prints why and returns None if the one asked for is not here."""
     now = situation(arguments.gpu, None)
     if not now.measure:
         print(f"{now.line}; tuning needs the GPU itself", file=sys.stderr)
@@ -278,5 +278,5 @@ def tune(arguments: argparse.Namespace, machine: Machine) -> int:
 
 
 def main(asked: argparse.Namespace, search: Callable[[argparse.Namespace], int] = here) -> int:
-    """The exit code. search: what measures, where it is not this machine (compare.fleet.tune)."""
+    """Run the verb and return the exit code. search: measures elsewhere than on this machine (compare.fleet.tune)."""
     return ending(lambda: _main(asked, search), _USAGE_ERRORS)

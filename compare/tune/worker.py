@@ -45,7 +45,7 @@ LOSES, TWICE = 2.0, 2  # above 2 x the best in two rows of a kind, never below: 
 
 @dataclass
 class Candidate:
-    """A policy's config, set up on an arena; its runner and times as they come."""
+    """A policy's config set up on an arena, with its runner and samples."""
 
     cell: str
     policy: Policy
@@ -63,7 +63,7 @@ class Candidate:
 
 
 def _parts(sets: int, call_us: float) -> list[tuple[int, ...]]:
-    """Every set once; a cycle that would be long is cut as compare.bench.timing cuts it."""
+    """Page sets split into graphs, as compare.bench.timing splits a long cycle."""
     if sets * call_us <= timing.WHOLE_CYCLE_US:
         return [tuple(range(sets))]
     return timing.partition(sets, call_us)
@@ -84,14 +84,14 @@ class Bench:
         self.clock = timing.make_clock(self.device)
 
     def _most_memory(self, share: float) -> None:
-        """Give back what is cached, and ask for at most this share of the GPU's memory from now on."""
+        """Free cached memory and limit this process to a share of the GPU's memory."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.set_per_process_memory_fraction(share)
 
     @contextlib.contextmanager
     def device_alone(self, cell: str) -> Iterator[None]:
-        """Holds the GPU's lock. Waiting for it is a sign of life: with 16 lanes it took over 90 s."""
+        """Hold the GPU's lock for the context. Waiting sends signs of life."""
         if self._alone:
             yield
             return
@@ -115,14 +115,14 @@ class Bench:
         self.channel.send("row", cell=cell, fields={"status": status, "reason": reason} | fields)
 
     def job(self, job: dict[str, Any]) -> None:
-        """One kernel on one row; where its tensors exceed the lane's share of the memory, alone on the GPU."""
+        """Measure one kernel on one row. If its tensors exceed the lane's share of memory, it runs alone on the GPU."""
         self.channel.send("start", cell=job["id"])
         heavy = False
         try:
             self._work(job)
         except torch.OutOfMemoryError:
             heavy = True
-        if heavy:  # outside: the exception holds the tensors of what it interrupted
+        if heavy:  # after the handler: the exception keeps the tensors alive
             self._arena = None
             with self.device_alone(job["id"]):
                 self._heavy(job)
@@ -159,22 +159,22 @@ class Bench:
             self.channel.send("row", cell=job["id"], done=True, took=took)
 
     def _arena_of(self, row: Workload) -> Arena:
-        """The row's tensors; the last row's are kept, for jobs of a row that follow each other."""
+        """The row's tensors. Those of the last row are kept, as its jobs follow each other."""
         if self._arena is None or self._arena.workload != row:
-            self._arena = None  # two would need twice the memory
+            self._arena = None  # free the old ones first
             self._arena = Arena(row, min(page_sets(row, self.gpu.llc_bytes), MAX_SETS), self.device)
             self._arena.sync()
         return self._arena
 
     def _failed(self, cell: str, error: Exception) -> None:
-        """The row of a candidate that raised. A process whose device is lost says nothing more: it ends."""
+        """Send the row of a candidate that raised. If the device is lost, the process ends."""
         if device_is_sick(self.device):
             raise error
         found = failure(error)
         self.say(cell, str(found["status"]), found["reason"])
 
     def _set_up(self, arena: Arena, kernel_id: str, entries: list[dict[str, Any]]) -> list[Candidate]:
-        """Everything of the candidates that the host does, code included; nothing is launched."""
+        """Set up the candidates on the host, including code generation; launches nothing."""
         candidates, kind, row = [], arena.workload.kind, arena.workload
         for entry in entries:
             cell, policy = entry["cell"], Policy.from_dict(entry["policy"])
@@ -213,7 +213,7 @@ class Bench:
         self._final(arena, finalists)
 
     def _enter(self, arena: Arena, candidates: list[Candidate]) -> list[Candidate]:
-        """Those that are right and not hopeless, each with a runner that is warm."""
+        """The candidates that are right and not hopelessly slow, each with a warm runner."""
         ready, default_us = [], math.inf
         for c in candidates:
             if self.late():
@@ -243,7 +243,7 @@ class Bench:
                 c.samples += (c.runner.sample(len(c.samples) % len(c.runner.parts)),)
 
     def _final(self, arena: Arena, finalists: list[Candidate]) -> None:
-        """The whole gate, then fresh rounds, interleaved: what alone is quoted."""
+        """Gate the finalists fully and time them in fresh interleaved rounds; only these times are quoted."""
         tracks = []
         for c in finalists:
             self.channel.send("start", cell=c.cell)
@@ -268,7 +268,7 @@ def _locked(file: IO[str]) -> bool:
 
 
 def _compiled_only() -> contextlib.AbstractContextManager[None]:
-    """Launches compile and run nothing; kernels without Triton are left alone."""
+    """In the context launches of Triton kernels only compile."""
     if "triton" not in sys.modules:
         return contextlib.nullcontext()
     from compare.static.jit import compiled_only
