@@ -62,19 +62,6 @@ def test_every_help_has_an_example_and_exit_codes(words, capsys):
     assert "Exit codes: 0" in " ".join(told.split()) or words[0] == "pages"
 
 
-@pytest.mark.parametrize(
-    ("words", "found", "nearest"),
-    [(["reprot", "x"], "reprot", "verb: did you mean report?"), (["rnu"], "rnu", "verb: did you mean run?"),
-     (["study", "cost"], "cost", "study: did you mean costs?"),
-     (["pages", "figurs"], "figurs", "pages: did you mean figures?")],
-    ids=str,
-)  # fmt: skip
-def test_a_mistyped_name_names_the_nearest(words, found, nearest, capsys):
-    assert command.main(words) == exits.USAGE
-    said = capsys.readouterr().err
-    assert said.startswith(nearest) and f"found {found}, allowed " in said
-
-
 def test_a_name_like_none_is_refused_with_all_that_there_are(capsys):
     assert command.main(["xyzzy"]) == exits.USAGE
     said = capsys.readouterr().err

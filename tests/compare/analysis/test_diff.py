@@ -140,21 +140,6 @@ def test_nothing_selected_is_exit_5(tmp_path, two, capsys):
     assert "no selected cell in common" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "argv", [["nowhere", "nowhere"], ["{0}", "{0}", "--noise", "nowhere.json"], ["{0}", "{1}", "--unit", "triton/x"]]
-)
-def test_bad_input_is_exit_2(two, capsys, argv):
-    assert diptych(["diff", *(word.format(*two) for word in argv)]) == 2
-    assert capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["-1%", "x", "nan", "2000%"])
-def test_a_threshold_that_is_no_share_is_refused(text, two):
-    with pytest.raises(SystemExit) as caught:
-        diptych(["diff", *map(str, two), f"--relative={text}"])
-    assert caught.value.code == 2
-
-
 def test_cells_without_times_are_compared_by_status(tmp_path):
     load = DECODE
     one, other = (

@@ -184,16 +184,6 @@ def test_of_a_run_of_captured_graphs_it_names_the_command_that_reports(tmp_path,
     assert not (tmp_path / "report.md").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [(["--print", "means"], "--unit"), (["--unit", "triton/auto"], "--unit: found alone"),
-     (["--kernels", "*"], "--kernels: found alone"), (["--print", "features", "--out", "x"], "--out: found")],
-)  # fmt: skip
-def test_options_that_do_not_belong_together_are_exit_2(timed, options, said, capsys):
-    assert diptych(["report", str(timed), *options]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_an_estimate_is_a_column_that_says_what_it_is_and_never_a_time(tmp_path):
     folder = synthetic_run.absent_run(tmp_path)
     records = read_records(folder / "cells.jsonl")

@@ -21,12 +21,6 @@ def measuring(monkeypatch, tmp_path):
     measuring_worker.pretend(monkeypatch, tmp_path)
 
 
-@pytest.fixture
-def unreported(measuring, monkeypatch):
-    """The same, without the seconds that a report takes."""
-    monkeypatch.setattr("compare.report.report.write", lambda folder: folder)
-
-
 def kernels(*names):
     return ["--kernels", ",".join(f"fake_kernels:{name}" for name in names)]
 
@@ -69,18 +63,6 @@ def test_three_fresh_processes_measure_every_cell_once_each_beginning_elsewhere(
 )
 def test_each_timer_and_cache_is_a_contract_of_its_own(measuring, argv, name):
     assert options.parse([*SMALL, *argv]).timing.contract(measured=True).name == name
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["--timer", "paper", "--set", "cache=cold"], "--set cache"),
-    ],
-    ids=str,
-)
-def test_what_a_timer_cannot_do_is_exit_2(measuring, capsys, argv, said):
-    assert command.main([*SMALL, *argv]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_a_precision_is_a_share_or_a_percentage():

@@ -217,21 +217,6 @@ def test_a_run_of_another_plan_or_contract_is_refused_and_named(here, capsys):
     assert "graph-cold-interleaved" in said and "graph-hot-interleaved" in said and len(names()) == 18
 
 
-@pytest.mark.parametrize(
-    ("argv", "named"),
-    [
-        (["--retry"], "--retry"),
-        (["--fail-on", "regress"], "--fail-on"),
-        (["--resume"], "resume"),
-        (["--resume", "a", "--out", "b"], "--out"),
-        (["--against", "nowhere"], "nowhere"),
-    ],
-)
-def test_options_that_cannot_mean_anything_are_exit_2(argv, named, capsys):
-    assert command(*argv) == 2
-    assert named in capsys.readouterr().err and not Played.asked and not Path("results").exists()
-
-
 def test_against_a_run_of_the_same_code_passes_and_a_slowed_kernel_fails(here, capsys):
     assert command("--out", "before") == 0
     gate = ["--against", "before", "--fail-on", "regress"]
