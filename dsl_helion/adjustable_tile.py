@@ -19,12 +19,13 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div, int32
-from dsl_helion.binding import fits, held, kernel, launches, matrix_instrs, operands, run, smallest_block_m
+from dsl_helion.binding import fits, held, kernel, launches, loop_order, matrix_instrs, operands, run, smallest_block_m
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.page_runs import Gather, attend_runs, gather_form
@@ -35,13 +36,12 @@ CONTRACT = Precision()
 
 
 @dataclass(frozen=True)
-class Prefill:
+class Prefill(Cdna):
     """How queries of more than SHORT_QUERY tokens are served.
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
     gather: how K and V are addressed through the block table (page_runs.Gather); the next form where it does not apply.
     heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
-    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     """
 
     block_m: int = 64
@@ -50,7 +50,6 @@ class Prefill:
     heads_fastest: bool = True
     num_warps: int = 4
     num_stages: int = 2
-    matrix_instr: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,8 +189,7 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
     block_m = max(config.block_m, smallest_block_m(shape))
     args = (
         *operands(batch, gather, number), batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.softmax_scale, bundle(features),
+        out, lse, batch.softmax_scale, bundle(features, config, shape.head_size),
         shape.num_kv_heads, shape.block_size, number, gather, smallest_block_m(shape), SHORT_QUERY,
     )  # fmt: skip
-    order = [1, 0] if config.heads_fastest else [0, 1]
-    run(_long_queries, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[order])
+    run(_long_queries, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 2)])

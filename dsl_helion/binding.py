@@ -232,13 +232,32 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
     compiled(*args) if launch is None else compiled(*args, _launcher=launch)
 
 
+def loop_order(config: Any, axes: int) -> list[int]:
+    """Axes of a grid whose last one is KV heads, the fastest first: Helion's loop order.
+
+    Heads are the slow axis where programs are dealt to several dies, for Helion gives a die neighbouring programs.
+    """
+    order = list(reversed(range(axes)))
+    if getattr(config, "heads_fastest", True) and config.xcds == 1:
+        return order
+    return [*order[1:], axes - 1]
+
+
 def _own_words(config: Any) -> dict[str, Any]:
     """Helion's settings for axes that Triton's kernels lack or spell in another way.
 
     registers: Helion bounds them in persistent grids alone, with as many programs an SM as so many registers allow.
-    eviction: see Eviction.
+    eviction: see Eviction. The others are common.spec.Cdna's; its number of dies Helion asks the device for.
     """
     words: dict[str, Any] = {}
+    if rows := getattr(config, "matrix_instr", 0):
+        words["matrix_instr_nonkdim"] = rows
+    if waves := getattr(config, "waves_per_eu", 0):
+        words["waves_per_eu"] = waves
+    if getattr(config, "xcds", 1) > 1:
+        words["xcd_remap"] = True
+    if getattr(config, "stream", False):
+        words["load_cache_modifiers"] = ".cg"
     if registers := getattr(config, "registers", 0):
         programs = max(UNIT_REGISTERS // (32 * config.num_warps * registers), 1)
         words |= {"pid_type": "persistent_interleaved", "maxnreg": registers, "num_sm_multiplier": programs}
@@ -250,17 +269,15 @@ def _own_words(config: Any) -> dict[str, Any]:
 def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """What Helion keeps for these arguments and this config, or the disk, or what is generated now."""
     ours = {"num_warps": config.num_warps, "num_stages": config.num_stages} | _own_words(config)
-    ours["matrix_instr_nonkdim"] = getattr(config, "matrix_instr", 0)
     kept = Kept(bindable, ours | options, args)
     if (found := kept.load()) is not None:
         return found
     bound = bindable.bind(args)
     if options.pop("descriptors", False) and bound.config_spec.supports_config_key("host_tensor_descriptors"):
         ours |= {"indexing": "tensor_descriptor", "host_tensor_descriptors": True}
-    if not ours["matrix_instr_nonkdim"]:
-        del ours["matrix_instr_nonkdim"]
-    if policy := ours.pop("load_eviction_policies", ""):  # a word for all loads, where Helion has one for each
-        ours["load_eviction_policies"] = [policy] * bound.config_spec.load_eviction_policies.length
+    for words in ("load_eviction_policies", "load_cache_modifiers"):  # one for all loads, where Helion has one for each
+        if word := ours.pop(words, ""):
+            ours[words] = [word] * getattr(bound.config_spec, words).length
     whole = helion.Config(**bound.config_spec.default_config().config | ours | options)
     function = bound.compile_config(whole)
     counts["generated"] += function not in _generated

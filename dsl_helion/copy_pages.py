@@ -115,7 +115,7 @@ def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
     args = (
         cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
         batch.block_table, batch.query_start_loc, batch.seq_lens, key, value, *scales,
-        bundle(features),
+        bundle(features, config),
         shape.num_kv_heads, shape.block_size, page_rows, gather, SHORT_QUERY, SEQUENCES,
         min(tiles * shape.num_kv_heads, config.copy_programs),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from common.spec.kernel import new_tokens
 from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_helion.arithmetic import int32
 from dsl_helion.binding import cache_view, loadable, value_dtype
-from dsl_helion.primitives import base2_scale, dequantise, logits, softmax_step
+from dsl_helion.primitives import base2_scale, dequantise, logits, softmax_step, wide_index
 
 
 def masked_tile(i, left, lo, full_hi):
@@ -26,6 +26,16 @@ def load_copied_scales(scales, row, tile_size):
     return hl.load(scales, [row + hl.arange(tile_size)])
 
 
+def load_key_rows(keys, rows, at, kv_head, f, foreign, dtype):
+    """primitives.load_keys of these rows; at: where they lie, without a transposition."""
+    if f["transposed_keys"] is None:
+        return dequantise(hl.load(keys, at), dtype)
+    at = [rows.unsqueeze(0), hl.arange(keys.size(-1)).unsqueeze(1)]
+    if foreign:
+        at = [at[0], wide_index(kv_head), at[1]]
+    return dequantise(hl.load(keys, at), dtype)
+
+
 def attend_block(
     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales, value_scales, row, kv_head,
     tile_size, masked, foreign,
@@ -38,14 +48,16 @@ def attend_block(
     behind the last begins earlier, for plain loads have no bounds, and of its rows only its own keys count.
     """
     key_pos = j * int32(tile_size) + hl.arange(tile_size)
-    at = [row + j * tile_size + hl.arange(tile_size), slice(None)]  # in 64 bits: lanes of all rows may exceed 2^31
+    rows = row + j * tile_size + hl.arange(tile_size)
+    at = [rows, slice(None)]  # in 64 bits: lanes of all rows may exceed 2^31
     if foreign:
         begin = row + j * tile_size
         if masked:
             begin = torch.minimum(begin, hl.full([], keys.size(0) - tile_size, dtype=torch.int32))
             key_pos = begin - row + hl.arange(tile_size)
-        at = [begin + hl.arange(tile_size), kv_head, slice(None)]
-    k = dequantise(hl.load(keys, at), q.dtype)
+        rows = begin + hl.arange(tile_size)
+        at = [rows, kv_head, slice(None)]
+    k = load_key_rows(keys, rows, at, kv_head, f, foreign, q.dtype)
     scales = load_copied_scales(key_scales, row + j * tile_size, tile_size)
     s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
     dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)

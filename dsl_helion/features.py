@@ -8,10 +8,12 @@ import helion.language as hl
 import torch
 
 from common.spec import Features, is_per_token
+from common.spec.cdna import Cdna
 from dsl_helion.arithmetic import div
-from dsl_helion.binding import deals_lanes, is_wider
+from dsl_helion.binding import deals_lanes, is_power_of_two, is_wider
 
 WIDEST = 2**30  # no sequence exceeds such a window or chunk; position + window still fits int32
+PLAIN = Cdna()
 HEADROOM = 2.0**15  # multiplies P in fp16, which is at most 1 and whose smallest number is 2^-24
 
 _FIELDS = (
@@ -36,12 +38,21 @@ _FIELDS = (
     "value_token_scales",  # f32 [num_blocks, block_size, num_kv_heads]
     "query_scale",  # f32 [1]
     "out_scale",  # f32 [1]
+    "transposed_keys",  # of a Config (common.spec.Cdna)
 )
 
 
-def bundle(features: Features) -> dict[str, int | float | torch.Tensor | hl.constexpr | None]:
-    """common.spec.Features as a kernel argument. A feature that is off is None, and its branch is not compiled."""
+def bundle(
+    features: Features, config: Cdna = PLAIN, head_size: int = 0
+) -> dict[str, int | float | torch.Tensor | hl.constexpr | None]:
+    """common.spec.Features as a kernel argument, and how a Config reads tiles of heads of head_size lanes.
+
+    What is off is None, and its branch is not compiled. Helion pads lanes that are no power of two itself, and then in
+    rows alone: their K is never transposed.
+    """
     f = dict.fromkeys(_FIELDS)
+    if config.transposed_keys and is_power_of_two(head_size):
+        f["transposed_keys"] = 1
     if not features.causal:
         f["non_causal"] = 1
     if features.sliding_window is not None:

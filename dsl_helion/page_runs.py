@@ -24,6 +24,7 @@ from dsl_helion.primitives import (
     load_token_scales,
     logits,
     softmax_step,
+    wide_index,
 )
 
 # How K and V are addressed through the block table: by runs, or as binding.Gather says.
@@ -97,6 +98,18 @@ def load_runs(cache, page, slot, kv_head, wanted, run, gather, tile_size, dtype,
     return dequantise(x, dtype)
 
 
+def load_key_runs(cache, page, slot, kv_head, wanted, f, run, gather, tile_size, dtype):
+    """primitives.load_keys by runs."""
+    if f["transposed_keys"] is None:
+        return load_runs(cache, page, slot, kv_head, wanted, run, gather, tile_size, dtype, False)
+    lane, head = hl.arange(cache.size(-1)).unsqueeze(1), wide_index(kv_head)
+    if gather == "slice":
+        return dequantise(hl.load(cache, [page, (slot + hl.arange(tile_size)).unsqueeze(0), head, lane]), dtype)
+    keys = slot.unsqueeze(0).unsqueeze(2) + hl.arange(run).unsqueeze(0).unsqueeze(0)
+    x = hl.load(cache, [page.unsqueeze(0).unsqueeze(2), keys, head, lane.unsqueeze(2)])
+    return dequantise(x.reshape(cache.size(-1), tile_size), dtype)
+
+
 def attend_runs(
     j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
     r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, masked,
@@ -109,7 +122,7 @@ def attend_runs(
             block_table, seq, j, first_key, end_key, f, block_size, number, gather, tile_size, masked
         )
         tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
-        k = load_runs(key_cache, page, slot, kv_head, wanted, number, gather, tile_size, q.dtype, False)
+        k = load_key_runs(key_cache, page, slot, kv_head, wanted, f, number, gather, tile_size, q.dtype)
         scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
         s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
         v = load_runs(value_cache, page, slot, kv_head, wanted, number, gather, tile_size, None, masked)

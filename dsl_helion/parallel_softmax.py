@@ -19,6 +19,7 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import ANY_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
@@ -31,6 +32,7 @@ from dsl_helion.binding import (
     held,
     kernel,
     launches,
+    loop_order,
     matrix_instrs,
     operands,
     run,
@@ -55,12 +57,11 @@ CONTRACT = Precision()
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Cdna):
     """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
 
     num_segments: at most that many programs share the tiles of one Q Block.
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
-    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     registers: NVIDIA alone: at most so many a thread, and as many programs as then stay on the GPU take Q Blocks in
     turns; 0: the compiler's choice, and a program each. eviction: of the keys' cache lines (binding.Eviction).
     """
@@ -73,7 +74,6 @@ class Config:
     gather: Gather = "page"
     num_warps: int = 4
     num_stages: int = 2
-    matrix_instr: int = 0
     registers: int = 0
     eviction: Eviction = ""
 
@@ -92,8 +92,8 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         (1, 2, 3, 4),
         matrix_instrs(gpu),
     )
-    for values in product(*axes):
-        if fits(config := Config(*values), shape, gpu):
+    for *values, matrix_instr in product(*axes):
+        if fits(config := Config(*values, matrix_instr=matrix_instr), shape, gpu):
             yield config
             if gpu.vendor == "nvidia":  # what Helion searches and Triton's kernels lack
                 yield replace(config, eviction="first")
@@ -233,10 +233,10 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, *partials(workspace), batch.softmax_scale,
-        bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
-        block_q, config.num_segments, longest_query, by_sequence,
+        bundle(features, config, shape.head_size), shape.num_kv_heads, shape.block_size, page_rows, gather,
+        smallest_block_m(shape), block_q, config.num_segments, longest_query, by_sequence,
     )  # fmt: skip
-    run(_segments, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[[2, 1, 0]])
+    run(_segments, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 3)])
     if config.num_segments > 1:
         reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence)
 

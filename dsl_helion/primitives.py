@@ -177,6 +177,22 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_si
     return dequantise(x, dtype)
 
 
+def load_keys(cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, dtype):
+    """K of one KV head for `products`: [tile_size, head_size], or [head_size, tile_size] with transposed_keys."""
+    if f["transposed_keys"] is None:
+        return load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_size, dtype, False)
+    lane, head = hl.arange(cache.size(-1)).unsqueeze(1), wide_index(kv_head)
+    if gather == "page":
+        slots = hl.arange(block_size).unsqueeze(0).unsqueeze(0)
+        x = hl.load(cache, [page.unsqueeze(0).unsqueeze(2), slots, head, lane.unsqueeze(2)])
+        x = x.reshape(cache.size(-1), tile_size)
+    elif gather == "flat":
+        x = hl.load(cache, [page.unsqueeze(0), head, lane])
+    else:
+        x = hl.load(cache, [page.unsqueeze(0), slot.unsqueeze(0), head, lane])
+    return dequantise(x, dtype)
+
+
 def load_token_scales(
     scales, block_table, seq, j, key_pos, first_key, end_key, f, kv_head, wanted, block_size, tile_size, masked
 ):
@@ -193,10 +209,13 @@ def load_token_scales(
     return hl.load(scales, at, extra_mask=wanted.unsqueeze(1)).squeeze(1)
 
 
-def products(q, k):
-    """q . k of every row and key, float32 [block_m, tile_size]."""
+def products(q, k, f):
+    """q . k of every row and key, float32 [block_m, tile_size]. k: as load_keys gives it."""
     dtype = product_dtype(q.dtype)
-    return hl.dot(dequantise(q, dtype), dequantise(k, dtype).transpose(0, 1), out_dtype=torch.float32)
+    k = dequantise(k, dtype)
+    if f["transposed_keys"] is None:
+        k = k.transpose(0, 1)
+    return hl.dot(dequantise(q, dtype), k, out_dtype=torch.float32)
 
 
 def logit_scale(softmax_scale, f, r):
@@ -209,7 +228,7 @@ def logits(q, k, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, m
 
     Scores are raw products, or natural logits where a feature needs them; `base2_scale` takes either to base 2.
     """
-    s = products(q, k)
+    s = products(q, k, f)
     scale = logit_scale(softmax_scale, f, r)
     if r["row_scale"] is not None:
         s = s * r["row_scale"].unsqueeze(1)
@@ -280,7 +299,7 @@ def attend_tile(
         block_table, seq, j, key_pos, first_key, end_key, f, block_size, page_rows, gather, tile_size, masked
     )
     tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
-    k = load_kv_tile(key_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, q.dtype, False)
+    k = load_keys(key_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, q.dtype)
     scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
     s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
     v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, None, masked)

@@ -14,6 +14,7 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
@@ -22,6 +23,7 @@ from dsl_helion.binding import (
     gather_form,
     kernel,
     launches,
+    loop_order,
     matrix_instrs,
     operands,
     run,
@@ -36,12 +38,11 @@ CONTRACT = Precision()
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Cdna):
     """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
 
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
     heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
-    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     """
 
     block_m: int = 16
@@ -50,7 +51,6 @@ class Config:
     heads_fastest: bool = True
     num_warps: int = 4
     num_stages: int = 2
-    matrix_instr: int = 0
 
 
 DEFAULT = Config()
@@ -67,8 +67,8 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         (1, 2, 3, 4),
         matrix_instrs(gpu),
     )
-    for values in product(*axes):
-        if fits(config := Config(*values), shape, gpu):
+    for *values, matrix_instr in product(*axes):
+        if fits(config := Config(*values, matrix_instr=matrix_instr), shape, gpu):
             yield config
 
 
@@ -172,8 +172,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     block_m = max(config.block_m, smallest_block_m(shape))
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.softmax_scale, bundle(features),
+        out, lse, batch.softmax_scale, bundle(features, config, shape.head_size),
         shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), block_m <= 16,
     )  # fmt: skip
-    order = [1, 0] if config.heads_fastest else [0, 1]
-    run(_q_block, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[order])
+    run(_q_block, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 2)])

@@ -14,6 +14,7 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape, Gpu, PagedBatch
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision, new_tokens, packed_lanes
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
@@ -22,6 +23,7 @@ from dsl_helion.binding import (
     gather_form,
     kernel,
     launches,
+    loop_order,
     matrix_instrs,
     operands,
     run,
@@ -37,11 +39,10 @@ CONTRACT = Precision()
 
 
 @dataclass(frozen=True)
-class Prefill:
+class Prefill(Cdna):
     """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
 
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
-    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     """
 
     block_m: int = 64
@@ -49,18 +50,16 @@ class Prefill:
     gather: Gather = "page"
     num_warps: int = 4
     num_stages: int = 2
-    matrix_instr: int = 0
 
 
 @dataclass(frozen=True)
-class Decode:
+class Decode(Cdna):
     """A program has the query heads of one KV head as rows: 16, or the next power of two of a larger GQA ratio."""
 
     tile_size: int = 64
     gather: Gather = "flat"
     num_warps: int = 4
     num_stages: int = 2
-    matrix_instr: int = 0
 
 
 @dataclass(frozen=True)
@@ -274,21 +273,22 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
     key, value = new_tokens(batch, features)
     paged = features if key is None else replace(features, causal=False)
     tensors, forms = _operands(batch, config)
+    how = config, batch.shape.head_size
     args = (
         *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens, key, value,
-        out, lse, batch.softmax_scale, bundle(features), bundle(replace(paged, sinks=None)), *forms,
+        out, lse, batch.softmax_scale, bundle(features, *how), bundle(replace(paged, sinks=None), *how), *forms,
     )  # fmt: skip
     sizes = [max(config.block_m, smallest_block_m(batch.shape)), config.tile_size]
-    run(_prefill, config, args, block_sizes=sizes, loop_orders=[[1, 0]])
+    run(_prefill, config, args, block_sizes=sizes, loop_orders=[loop_order(config, 2)])
 
 
 def _launch_decode(batch, features, out, config, lse) -> None:
     tensors, forms = _operands(batch, config)
     args = (
         *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale,
-        bundle(features), *forms,
+        bundle(features, config, batch.shape.head_size), *forms,
     )  # fmt: skip
-    run(_decode, config, args, block_sizes=[config.tile_size], loop_orders=[[1, 0]])
+    run(_decode, config, args, block_sizes=[config.tile_size], loop_orders=[loop_order(config, 2)])
 
 
 def _operands(batch: PagedBatch, config: Prefill | Decode) -> tuple[tuple, tuple]:

@@ -18,6 +18,7 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import PartScratch, ensure_capacity, ensure_served
@@ -43,14 +44,13 @@ CONTRACT = Precision()
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Cdna):
     """How one class of queries is served.
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
     programs: as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
     snap: a cut between two programs moves by up to so many tiles to spare the merge of an item.
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
-    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     whole: items with a program each are not cut if the longest has at most so many tiles more than a program's share
     (tile_schedule.line_of).
     """
@@ -62,7 +62,6 @@ class Part:
     gather: Gather = "page"
     num_warps: int = 4
     num_stages: int = 2
-    matrix_instr: int = 0
     whole: int = 0
 
 
@@ -232,8 +231,9 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, workspace.acc, workspace.m, workspace.l,
-        workspace.records, workspace.overflow, batch.softmax_scale, bundle(features), shape.num_kv_heads,
-        shape.block_size, page_rows, gather, smallest_block_m(shape), block_m <= 16,
+        workspace.records, workspace.overflow, batch.softmax_scale,
+        bundle(features, part, shape.head_size), shape.num_kv_heads, shape.block_size, page_rows, gather,
+        smallest_block_m(shape), block_m <= 16,
         helion.next_power_of_2(workspace.num_seqs),
         SHORT_QUERY + 1 if prefill else 1, ANY_QUERY if prefill else SHORT_QUERY, part.programs, part.snap,
         part.whole,

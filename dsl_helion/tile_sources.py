@@ -63,6 +63,8 @@ def attend_paged_tile(
         )
         tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
         k = load_packed_tile(key_cache, page, slot, kv_head, wanted, lanes[0], x, q.dtype, False)
+        if f["transposed_keys"] is not None:
+            k = k.transpose(0, 1)
         scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
         s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
         v = load_packed_tile(value_cache, page, slot, kv_head, wanted, lanes[1], 1, None, masked)
@@ -85,10 +87,14 @@ def attend_new_tile(
     row = new_start + key_pos
     if masked:
         row = torch.where(wanted, row, new_start)
-    row = row.to(torch.int64).unsqueeze(1)
-    at = [row, torch.zeros_like(row) + kv_head, hl.arange(lanes[0]).unsqueeze(0)]
+    row, lane = row.to(torch.int64), hl.arange(lanes[0])
+    if f["transposed_keys"] is not None:
+        at = [row.unsqueeze(0), torch.zeros_like(row).unsqueeze(0) + kv_head, lane.unsqueeze(1)]
+    else:
+        at = [row.unsqueeze(1), torch.zeros_like(row).unsqueeze(1) + kv_head, lane.unsqueeze(0)]
     k = dequantise(hl.load(key, at), q.dtype)
     s = logits(q, k, None, token, key_pos, new_len, softmax_scale, f, r, masked)
+    row = row.unsqueeze(1)
     at = [row, torch.zeros_like(row) + kv_head, hl.arange(lanes[1]).unsqueeze(0)]
     if masked:
         v = dequantise(hl.load(value, at, extra_mask=wanted.unsqueeze(1)), q.dtype)

@@ -24,6 +24,7 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, partials
@@ -37,6 +38,7 @@ from dsl_helion.binding import (
     kernel,
     launches,
     loadable,
+    loop_order,
     matrix_instrs,
     run,
     smallest_block_m,
@@ -62,14 +64,13 @@ MOST_PARTS = 4096  # segments x query tokens that may leave parts; larger batche
 
 
 @dataclass(frozen=True)
-class Prefill:
+class Prefill(Cdna):
     """block_m, tile_size: rows of a Q Block, keys of a tile. copy_programs: programs of the copy, over all its tiles.
 
     num_segments: at most that many programs share the tiles of one Q Block, as in parallel_softmax.py: a chunk of few
     query tokens over a long context has few Q Blocks.
     heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
     gather: how the copy reads the pages (binding.Gather); the next form where it does not apply.
-    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     new_kv: long queries are expected to have no context: where the step's new K and V are given, nothing is copied.
     """
 
@@ -83,7 +84,6 @@ class Prefill:
     num_segments: int = 1
     heads_fastest: bool = True
     copy_programs: int = 1024
-    matrix_instr: int = 0
     new_kv: bool = False
 
 
@@ -102,7 +102,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     axes = (32, 64, 128), (32, 64, 128), ("page", "flat"), (4, 8), (1, 2, 3), (1, 2, 4, 8), (True, False)
     for *values, matrix_instr in product(*axes, matrix_instrs(gpu)):
-        if fits(prefill := Prefill(*values, 8 * gpu.units, matrix_instr), shape, gpu):
+        if fits(prefill := Prefill(*values, 8 * gpu.units, matrix_instr=matrix_instr), shape, gpu):
             yield Config(prefill, parallel_softmax.DEFAULT)
 
 
@@ -254,15 +254,15 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     if segments == 1 or not has_room(partials(parts)[0], batch, segments):
         parts, segments = None, 1
     sizes = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
-    order = [2, 1, 0] if config.heads_fastest else [1, 0, 2]
     for source, (keys, values, table) in sources.items():
         args = (
             loadable(batch.query), keys, values, *scales, table, batch.query_start_loc, batch.seq_lens, out, lse,
-            *partials(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
+            *partials(parts), tiles, batch.softmax_scale, bundle(features, config, shape.head_size), shape.num_kv_heads,
             shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, segments,
         )  # fmt: skip
         with beside(side if source == "context" else None):
-            run(_unpaged, config, args, block_sizes=sizes, loop_orders=[order], descriptors=table is None)
+            orders = [loop_order(config, 3)]
+            run(_unpaged, config, args, block_sizes=sizes, loop_orders=orders, descriptors=table is None)
     if segments > 1:
         join(side if "context" in sources else None)
         merge = (sizes[0] // shape.queries_per_kv, ANY_QUERY, False, SHORT_QUERY + 1)

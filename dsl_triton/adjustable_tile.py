@@ -19,16 +19,18 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton import parallel_softmax
-from dsl_triton.binding import fits, smallest_block_m, strides
+from dsl_triton.binding import fits, on_cdna, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import kv_tile_range
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
     attend_range,
+    head_and_block,
     load_rows,
     locate_q_block,
     normalise,
@@ -43,7 +45,7 @@ CONTRACT = Precision()
 
 
 @dataclass(frozen=True)
-class Prefill:
+class Prefill(Cdna):
     """How queries of more than SHORT_QUERY tokens are served.
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
@@ -101,8 +103,7 @@ def _long_queries_kernel(
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
-    kv_head = tl.program_id(0) % NUM_KV_HEADS
-    q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
+    kv_head, q_block_idx = head_and_block(f, NUM_KV_HEADS, LAST_FIRST=True)
     seq, query_start, query_len, seq_len, first = locate_q_block(
         q_block_idx, query_start_loc_ptr, seq_lens_ptr, num_seqs, BLOCK_Q
     )
@@ -152,11 +153,11 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
     q_blocks = batch.num_q_blocks(block_m)
     _long_queries_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.num_seqs, batch.softmax_scale, bundle(features),
+        out, lse, batch.num_seqs, batch.softmax_scale, bundle(features, config),
         batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(),
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         RUN=run_length(config.gather, batch, config.tile_size), LONGEST_SHORT=SHORT_QUERY,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
     )  # fmt: skip

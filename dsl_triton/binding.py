@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 
 
 @triton.constexpr_function
@@ -73,6 +74,12 @@ def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: A
 def can_overlap(gpu: Gpu) -> bool:
     """Whether a launch may begin before the one it depends on has ended (programmatic dependent launch)."""
     return gpu.vendor == "nvidia" and int(gpu.arch.removeprefix("sm_")) >= 90
+
+
+def on_cdna(config: Cdna) -> dict[str, int]:
+    """Options of AMD's compiler as a launch takes them; none of what a config leaves to the compiler."""
+    asked = {"matrix_instr_nonkdim": config.matrix_instr, "waves_per_eu": config.waves_per_eu}
+    return {name: value for name, value in asked.items() if value}
 
 
 def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:

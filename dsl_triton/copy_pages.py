@@ -92,10 +92,10 @@ def _copy_kernel(
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         page, slot = find_slots(table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE, True)
         k = load_kv_tile(
-            key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, key_ptr.dtype.element_ty, True
+            key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, key_ptr.dtype.element_ty, True
         )
         v = load_kv_tile(
-            value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, value_ptr.dtype.element_ty, True
+            value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, VALUE_SIZE, value_ptr.dtype.element_ty, True
         )
         row = (kv_head.to(tl.int64) * tiles + at) * TILE_SIZE + tl.arange(0, TILE_SIZE)
         store_whole_rows(key_ptr, row, k, padded(HEAD_SIZE))
@@ -116,7 +116,7 @@ def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
     shape = batch.shape
     _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](
         batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        key, value, *scales, batch.num_seqs, tiles, bundle(features),
+        key, value, *scales, batch.num_seqs, tiles, bundle(features, config),
         batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
         BLOCK_SIZE=shape.block_size, TILE_SIZE=config.tile_size, SHORT=SHORT_QUERY, OVERLAP=config.overlap,

@@ -10,14 +10,19 @@ import triton
 import triton.language as tl
 
 from common.spec import Features, PagedBatch, is_per_token, kernel
+from common.spec.cdna import Cdna
 from dsl_triton.binding import deals_lanes, padded
 
 WIDEST = 2**30  # no sequence exceeds such a window or chunk; position + window still fits int32
+PLAIN = Cdna()
 HEADROOM = tl.constexpr(2.0**15)  # multiplies P in fp16, which is at most 1 and whose smallest number is 2^-24
 
 
 class Bundle(NamedTuple):
-    """common.spec.Features as a kernel argument. A feature that is off is None, and its branch is not compiled."""
+    """common.spec.Features as a kernel argument, and how a Config reads tiles.
+
+    What is off is None, and its branch is not compiled.
+    """
 
     non_causal: int | None
     sliding_window: int | None
@@ -44,9 +49,14 @@ class Bundle(NamedTuple):
     value_token_strides: tuple[int, ...] | None
     query_scale: torch.Tensor | None  # f32 [1]
     out_scale: torch.Tensor | None  # f32 [1]
+    # of a Config (common.spec.Cdna)
+    xcds: int | None
+    transposed_keys: int | None
+    stream: int | None
 
 
-def bundle(features: Features) -> Bundle:
+def bundle(features: Features, config: Cdna = PLAIN) -> Bundle:
+    """What a launch asks of every tile. config: how tiles are dealt and read."""
     window, chunk, flags = features.sliding_window, features.chunk, features.causal_per_sequence
     spans, tree = features.spans, features.tree_bias
     return Bundle(
@@ -72,6 +82,9 @@ def bundle(features: Features) -> Bundle:
         *_per_token(features.value_scale),
         features.query_scale,
         features.out_scale,
+        config.xcds if config.xcds > 1 else None,
+        1 if config.transposed_keys else None,
+        1 if config.stream else None,
     )
 
 

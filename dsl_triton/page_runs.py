@@ -73,7 +73,7 @@ def find_runs(
 
 @triton.jit
 def load_runs(
-    cache_ptr, strides, page, slot, kv_head, wanted,
+    cache_ptr, strides, page, slot, kv_head, wanted, f,
     HEAD_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """K or V [TILE_SIZE, HEAD_PADDED] of one KV head, loaded as [runs, RUN, HEAD_PADDED].
@@ -81,6 +81,7 @@ def load_runs(
     Keys that are not `wanted` give zeros. Offsets within a page have 32 bits (run_length).
     """
     HEAD_PADDED: tl.constexpr = padded(HEAD_SIZE)
+    KEPT: tl.constexpr = "" if f.stream is None else ".cg"
     lane = tl.arange(0, HEAD_PADDED)
     base = cache_ptr + kv_head.to(tl.int64) * strides[2]
     offset = page * strides[0] + slot * strides[1]
@@ -94,12 +95,40 @@ def load_runs(
         inside = tl.expand_dims(inside, 0)
         keep = tl.expand_dims(tl.reshape(wanted, [TILE_SIZE // RUN, RUN]), 2)
     if MASKED:
-        x = tl.load(ptrs, mask=keep & inside, other=0.0)
+        x = tl.load(ptrs, mask=keep & inside, other=0.0, cache_modifier=KEPT)
     elif HEAD_PADDED != HEAD_SIZE:
-        x = tl.load(ptrs, mask=inside, other=0.0)
+        x = tl.load(ptrs, mask=inside, other=0.0, cache_modifier=KEPT)
     else:
-        x = tl.load(ptrs)
+        x = tl.load(ptrs, cache_modifier=KEPT)
     return dequantise(tl.reshape(x, [TILE_SIZE, HEAD_PADDED]), DTYPE)
+
+
+@triton.jit
+def load_key_runs(
+    cache_ptr, strides, page, slot, kv_head, wanted, f,
+    HEAD_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """primitives.load_keys by runs."""
+    if f.transposed_keys is None:
+        return load_runs(cache_ptr, strides, page, slot, kv_head, wanted, f, HEAD_SIZE, TILE_SIZE, RUN, DTYPE, False)
+    else:
+        HEAD_PADDED: tl.constexpr = padded(HEAD_SIZE)
+        KEPT: tl.constexpr = "" if f.stream is None else ".cg"
+        lane = tl.arange(0, HEAD_PADDED)
+        base = cache_ptr + kv_head.to(tl.int64) * strides[2]
+        offset = page * strides[0] + slot * strides[1]
+        along = tl.expand_dims(tl.arange(0, RUN) * strides[1], 0) + tl.expand_dims(lane, 1)
+        inside = tl.expand_dims(lane < HEAD_SIZE, 1)
+        if RUN == TILE_SIZE:
+            ptrs = (base + offset) + along
+        else:
+            ptrs = base + tl.expand_dims(tl.expand_dims(offset, 0), 2) + tl.expand_dims(along, 1)
+            inside = tl.expand_dims(inside, 2)
+        if HEAD_PADDED != HEAD_SIZE:
+            x = tl.load(ptrs, mask=inside, other=0.0, cache_modifier=KEPT)
+        else:
+            x = tl.load(ptrs, cache_modifier=KEPT)
+        return dequantise(tl.reshape(x, [HEAD_PADDED, TILE_SIZE]), DTYPE)
 
 
 @triton.jit
@@ -142,16 +171,16 @@ def attend_runs(
         key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
         wanted = not_before(first_key, key_pos, key_pos < end_key, f)
         page, slot = find_runs(block_table_ptr, j, first_key, end_key, f, BLOCK_SIZE, TILE_SIZE, RUN, MASKED)
-        k = load_runs(
-            key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, TILE_SIZE, RUN, q.dtype, False
-        )
+        k = load_key_runs(
+            key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, TILE_SIZE, RUN, q.dtype
+        )  # fmt: skip
         scales = load_run_scales(
             f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted, TILE_SIZE, RUN
         )  # fmt: skip
-        s = logits(products(q, k), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
+        s = logits(products(q, k, f), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
         STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
         v = load_runs(
-            value_cache_ptr, v_strides, page, slot, kv_head, wanted, VALUE_SIZE, TILE_SIZE, RUN, STORED, MASKED
+            value_cache_ptr, v_strides, page, slot, kv_head, wanted, f, VALUE_SIZE, TILE_SIZE, RUN, STORED, MASKED
         )
         v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None), acc.shape[0])
         scales = load_run_scales(

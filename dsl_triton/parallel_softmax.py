@@ -19,15 +19,17 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import ANY_QUERY, cdiv
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
-from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
+from dsl_triton.binding import can_overlap, fits, on_cdna, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range, segment_range
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
     attend_range,
+    head_and_block,
     load_rows,
     locate_q_block,
     normalise,
@@ -44,7 +46,7 @@ CONTRACT = Precision()
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Cdna):
     """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
 
     num_segments: at most that many programs share the tiles of one Q Block.
@@ -101,9 +103,8 @@ def _segments_kernel(
     OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    kv_head = tl.program_id(0) % NUM_KV_HEADS
+    kv_head, block = head_and_block(f, NUM_KV_HEADS)
     segments = 1 if acc_ptr is None else num_segments
-    block = tl.program_id(0) // NUM_KV_HEADS
     segment = block % segments
     q_block_idx = block // segments
     if OVERLAP:
@@ -181,7 +182,8 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     run = run_length(config.gather, batch, config.tile_size)
     _segments_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, *partials(workspace), batch.num_seqs, config.num_segments, batch.softmax_scale, bundle(features),
+        out, lse, *partials(workspace), batch.num_seqs, config.num_segments, batch.softmax_scale,
+        bundle(features, config),
         batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(),
         out.stride(), strides(lse), *map(strides, partials(workspace)[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
@@ -189,7 +191,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         RUN=run, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
         BY_SEQUENCE=by_sequence,
         num_warps=config.num_warps, num_stages=config.num_stages,
-        **({"maxnreg": config.registers} if config.registers else {}),
+        **({"maxnreg": config.registers} if config.registers else {}), **on_cdna(config),
     )  # fmt: skip
     if config.num_segments > 1:
         reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence)

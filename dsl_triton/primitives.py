@@ -21,6 +21,28 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
+def head_and_block(f, NUM_KV_HEADS: tl.constexpr, LAST_FIRST: tl.constexpr = False):
+    """This program's KV head and its number among the programs of that head, counted down with LAST_FIRST.
+
+    The hardware deals programs to f.xcds dies in turn. With them the programs of a die take neighbouring places of an
+    order in which heads are the slow axis (AITER's remap, and Helion's xcd_remap); without, heads are the fast axis.
+    """
+    program = tl.program_id(0)
+    if f.xcds is None:
+        kv_head = program % NUM_KV_HEADS
+        block = (tl.num_programs(0) - 1 - program if LAST_FIRST else program) // NUM_KV_HEADS
+    else:
+        die = program % f.xcds
+        least = tl.num_programs(0) // f.xcds  # programs of a die; the first `more` dies have one more
+        more = tl.num_programs(0) % f.xcds
+        place = die * least + tl.minimum(die, more) + program // f.xcds
+        blocks = tl.num_programs(0) // NUM_KV_HEADS
+        kv_head = place // blocks
+        block = blocks - 1 - place % blocks if LAST_FIRST else place % blocks
+    return kv_head, block
+
+
+@triton.jit
 def first_index(query_start, seq, BLOCK_Q: tl.constexpr):
     """Number of the first Q Block of sequence `seq`, whose query begins at row `query_start`.
 
@@ -185,25 +207,37 @@ def dequantise_values(v, DTYPE: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def load_kv_tile(
-    cache_ptr, strides, page, slot, kv_head, wanted, HEAD_SIZE: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr
-):
+    cache_ptr, strides, page, slot, kv_head, wanted, f,
+    HEAD_SIZE: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr = 1,
+):  # fmt: skip
     """K or V [TILE_SIZE, HEAD_PADDED] of one KV head, gathered page by page.
 
+    LANES: the axis of the lanes: 1, or 0 for [HEAD_PADDED, TILE_SIZE].
     Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN is NaN.
     """
     HEAD_PADDED: tl.constexpr = padded(HEAD_SIZE)
+    KEPT: tl.constexpr = "" if f.stream is None else ".cg"
     lane = tl.arange(0, HEAD_PADDED)
     offset = page * strides[0] + slot * strides[1]
-    ptrs = (cache_ptr + kv_head.to(tl.int64) * strides[2]) + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0)
+    base = cache_ptr + kv_head.to(tl.int64) * strides[2]
+    ptrs = base + tl.expand_dims(offset, LANES) + tl.expand_dims(lane, 1 - LANES)
+    inside = tl.expand_dims(lane < HEAD_SIZE, 1 - LANES)
     if MASKED and HEAD_PADDED != HEAD_SIZE:
-        x = tl.load(ptrs, mask=tl.expand_dims(wanted, 1) & tl.expand_dims(lane < HEAD_SIZE, 0), other=0.0)
+        x = tl.load(ptrs, mask=tl.expand_dims(wanted, LANES) & inside, other=0.0, cache_modifier=KEPT)
     elif MASKED:
-        x = tl.load(ptrs, mask=tl.expand_dims(wanted, 1), other=0.0)
+        x = tl.load(ptrs, mask=tl.expand_dims(wanted, LANES), other=0.0, cache_modifier=KEPT)
     elif HEAD_PADDED != HEAD_SIZE:
-        x = tl.load(ptrs, mask=tl.expand_dims(lane < HEAD_SIZE, 0), other=0.0)
+        x = tl.load(ptrs, mask=inside, other=0.0, cache_modifier=KEPT)
     else:
-        x = tl.load(ptrs)
+        x = tl.load(ptrs, cache_modifier=KEPT)
     return dequantise(x, DTYPE)
+
+
+@triton.jit
+def load_keys(cache_ptr, strides, page, slot, kv_head, wanted, f, HEAD_SIZE: tl.constexpr, DTYPE: tl.constexpr):
+    """K of one KV head for `products`: [TILE_SIZE, HEAD_PADDED], or [HEAD_PADDED, TILE_SIZE] with f.transposed_keys."""
+    LANES: tl.constexpr = 1 if f.transposed_keys is None else 0
+    return load_kv_tile(cache_ptr, strides, page, slot, kv_head, wanted, f, HEAD_SIZE, DTYPE, False, LANES)
 
 
 @triton.jit
@@ -217,12 +251,17 @@ def load_token_scales(scales_ptr, strides, page, slot, kv_head, wanted):
 
 
 @triton.jit
-def products(q, k):
-    """q . k of every row and key, float32 [BLOCK_M, TILE_SIZE]. Triton multiplies fp8 of at least 32 lanes."""
+def products(q, k, f):
+    """q . k of every row and key, float32 [BLOCK_M, TILE_SIZE]. Triton multiplies fp8 of at least 32 lanes.
+
+    k: as load_keys gives it.
+    """
     if q.dtype.is_fp8() and q.shape[1] < 32:
         q = q.to(tl.float16)
         k = k.to(tl.float16)
-    return tl.dot(q, tl.trans(k), input_precision="ieee")
+    if f.transposed_keys is None:
+        k = tl.trans(k)
+    return tl.dot(q, k, input_precision="ieee")
 
 
 @triton.jit
@@ -314,11 +353,11 @@ def attend_tile(
     key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
     wanted = not_before(first_key, key_pos, key_pos < end_key, f)
     page, slot = find_slots(block_table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE, MASKED)
-    k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, q.dtype, False)
+    k = load_keys(key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, q.dtype)
     scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
-    s = logits(products(q, k), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
+    s = logits(products(q, k, f), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
     STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
-    v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, STORED, MASKED)
+    v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, VALUE_SIZE, STORED, MASKED)
     v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None), acc.shape[0])
     scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
     return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)

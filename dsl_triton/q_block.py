@@ -14,13 +14,15 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
-from dsl_triton.binding import fits, smallest_block_m, strides
+from dsl_triton.binding import fits, on_cdna, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
     attend_range,
     attend_tile,
+    head_and_block,
     load_rows,
     locate_q_block,
     normalise,
@@ -35,7 +37,7 @@ CONTRACT = Precision()
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Cdna):
     """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger."""
 
     block_m: int = 16
@@ -74,8 +76,7 @@ def _q_block_kernel(
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
-    kv_head = tl.program_id(0) % NUM_KV_HEADS
-    q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
+    kv_head, q_block_idx = head_and_block(f, NUM_KV_HEADS, LAST_FIRST=True)
     seq, query_start, query_len, seq_len, first = locate_q_block(
         q_block_idx, query_start_loc_ptr, seq_lens_ptr, num_seqs, BLOCK_Q
     )
@@ -117,10 +118,10 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     q_blocks = batch.num_q_blocks(block_m)
     _q_block_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.num_seqs, batch.softmax_scale, bundle(features),
+        out, lse, batch.num_seqs, batch.softmax_scale, bundle(features, config),
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
     )  # fmt: skip

@@ -14,12 +14,14 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision, launches, packed_lanes
-from dsl_triton.binding import fits, smallest_block_m, strides
+from dsl_triton.binding import fits, on_cdna, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, new_tokens, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
     attend_range,
+    head_and_block,
     load_rows,
     locate_q_block,
     normalise,
@@ -35,7 +37,7 @@ CONTRACT = Precision()
 
 
 @dataclass(frozen=True)
-class Prefill:
+class Prefill(Cdna):
     """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger."""
 
     block_m: int = 64
@@ -45,7 +47,7 @@ class Prefill:
 
 
 @dataclass(frozen=True)
-class Decode:
+class Decode(Cdna):
     """A program has the query heads of one KV head as rows: 16, or the next power of two of a larger GQA ratio."""
 
     tile_size: int = 64
@@ -97,8 +99,7 @@ def _prefill_kernel(
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
-    kv_head = tl.program_id(0) % NUM_KV_HEADS
-    q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
+    kv_head, q_block_idx = head_and_block(f, NUM_KV_HEADS, LAST_FIRST=True)
     seq, query_start, query_len, seq_len, first = locate_q_block(
         q_block_idx, query_start_loc_ptr, seq_lens_ptr, num_seqs, BLOCK_Q
     )
@@ -161,8 +162,7 @@ def _decode_kernel(
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, X: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
 ):  # fmt: skip
-    kv_head = tl.program_id(0) % NUM_KV_HEADS
-    seq = tl.program_id(0) // NUM_KV_HEADS
+    kv_head, seq = head_and_block(f, NUM_KV_HEADS)
     query_start = tl.load(query_start_loc_ptr + seq)
     seq_len = tl.load(seq_lens_ptr + seq)
     if tl.load(query_start_loc_ptr + seq + 1) - query_start == 1:
@@ -209,12 +209,12 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
     paged = features if key is None else replace(features, causal=False)
     _prefill_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        key, value, out, lse, batch.num_seqs, batch.softmax_scale, bundle(features), bundle(paged),
+        key, value, out, lse, batch.num_seqs, batch.softmax_scale, bundle(features, config), bundle(paged, config),
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         None if key is None else (0, *key.stride()), out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, X=packed_lanes(batch), BLOCK_M=block_m,
-        TILE_SIZE=config.tile_size, num_warps=config.num_warps, num_stages=config.num_stages,
+        TILE_SIZE=config.tile_size, num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
     )  # fmt: skip
 
 
@@ -222,11 +222,11 @@ def _launch_decode(batch, features, out, config, lse) -> None:
     shape = batch.shape
     _decode_kernel[(shape.num_kv_heads * batch.num_seqs,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.softmax_scale, bundle(features),
+        out, lse, batch.softmax_scale, bundle(features, config),
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, X=packed_lanes(batch),
         BLOCK_M=max(16, smallest_block_m(shape)), TILE_SIZE=config.tile_size,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
     )  # fmt: skip

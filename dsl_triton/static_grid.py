@@ -17,10 +17,11 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import RECORD, PartScratch, ensure_capacity, ensure_served
-from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
+from dsl_triton.binding import can_overlap, fits, on_cdna, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import clip_range, join_loops
 from dsl_triton.merge_parts import merge_parts, write_record
@@ -41,7 +42,7 @@ CONTRACT = Precision()
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Cdna):
     """How one class of queries is served.
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
@@ -50,7 +51,6 @@ class Part:
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
     registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice, which keeps what the next item needs in
     registers. 168 let three programs of 4 warps stay on an SM instead of two.
-    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     whole: items with a program each are not cut if the longest has at most so many tiles more than a program's share
     (tile_schedule.line_of).
     """
@@ -63,7 +63,6 @@ class Part:
     num_stages: int = 2
     gather: Gather = "key"
     registers: int = 0
-    matrix_instr: int = 0
     whole: int = 0
 
 
@@ -221,7 +220,7 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, workspace.acc, workspace.m, workspace.l, workspace.records, workspace.overflow,
         batch.num_seqs, batch.num_tokens, batch.block_table.shape[1] * shape.block_size, batch.softmax_scale,
-        bundle(features), batch.query.stride(), batch.key_cache.stride(), value_strides(batch),
+        bundle(features, part), batch.query.stride(), batch.key_cache.stride(), value_strides(batch),
         batch.block_table.stride(), out.stride(), strides(lse), workspace.acc.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=_block_m(shape, part),
@@ -233,7 +232,7 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
         num_warps=part.num_warps, num_stages=part.num_stages,
         **({"launch_pdl": True} if config.overlap and behind else {}),
         **({"maxnreg": part.registers} if part.registers else {}),
-        **({"matrix_instr_nonkdim": part.matrix_instr} if part.matrix_instr else {}),
+        **on_cdna(part),
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from dsl_triton.primitives import (
     dequantise,
     dequantise_values,
     find_slots,
+    load_keys,
     load_kv_tile,
     load_token_scales,
     logits,
@@ -64,8 +65,10 @@ def attend_paged_tile(
         wanted = not_before(first_key, key_pos, key_pos < end_key, f)
         page, slot = find_slots(block_table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE, MASKED)
         k = load_packed_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, X, q.dtype, False)
+        if f.transposed_keys is not None:
+            k = tl.trans(k)
         scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
-        s = logits(products(q, k), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
+        s = logits(products(q, k, f), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
         STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
         v = load_packed_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, 1, STORED, MASKED)
         v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None), acc.shape[0])
@@ -90,7 +93,7 @@ def attend_new_tile(
     if MASKED:
         row = tl.where(wanted, row, new_start)
     page = tl.zeros_like(row)
-    k = load_kv_tile(key_ptr, strides, page, row.to(tl.int64), kv_head, wanted, HEAD_SIZE, q.dtype, False)
-    s = logits(products(q, k), 0, token, key_pos, new_len, softmax_scale, f, r, MASKED)
-    v = load_kv_tile(value_ptr, strides, page, row.to(tl.int64), kv_head, wanted, HEAD_SIZE, q.dtype, MASKED)
+    k = load_keys(key_ptr, strides, page, row.to(tl.int64), kv_head, wanted, f, HEAD_SIZE, q.dtype)
+    s = logits(products(q, k, f), 0, token, key_pos, new_len, softmax_scale, f, r, MASKED)
+    v = load_kv_tile(value_ptr, strides, page, row.to(tl.int64), kv_head, wanted, f, HEAD_SIZE, q.dtype, MASKED)
     return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)

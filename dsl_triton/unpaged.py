@@ -24,17 +24,19 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
+from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, launches, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, partials
 from dsl_triton import parallel_softmax, reduce_segments
-from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
+from dsl_triton.binding import can_overlap, fits, on_cdna, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_triton.features import bundle, finished, narrow, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import (
     attend_tile,
+    head_and_block,
     load_rows,
     normalise,
     q_block_rows,
@@ -51,7 +53,7 @@ MOST_PARTS = 4096  # segments x query tokens that may leave parts; larger batche
 
 
 @dataclass(frozen=True)
-class Prefill:
+class Prefill(Cdna):
     """block_m, tile_size: rows of a Q Block, keys of a tile. copy_programs: programs of the copy, over all its tiles.
 
     num_segments: at most that many programs share the tiles of one Q Block, as in parallel_softmax.py: a chunk of few
@@ -59,6 +61,8 @@ class Prefill:
     heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
     overlap: the attention's launch begins while the copy runs (programmatic dependent launch: NVIDIA from sm_90 on).
     new_kv: long queries are expected to have no context: where the step's new K and V are given, nothing is copied.
+    descriptors: tiles are blocks of tensor descriptors, of which Triton 3.7 makes loads of 2 bytes on GPUs without TMA;
+    else plain loads, of 16 bytes.
     """
 
     RUN_TIME: ClassVar = ("num_segments",)
@@ -72,6 +76,7 @@ class Prefill:
     copy_programs: int = 1024
     overlap: bool = False
     new_kv: bool = False
+    descriptors: bool = True
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 @triton.jit(do_not_specialize=["num_seqs", "tiles", "num_segments"])  # do not recompile for another batch or scratch
 def _unpaged_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
-    keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], or [num_tokens, num_kv_heads * HEAD_SIZE]
+    keys,  # Block of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], or [num_tokens, num_kv_heads * HEAD_SIZE]
     values,  # the same of V
     key_scales_ptr,  # f32 [num_kv_heads * tiles * TILE_SIZE] or None
     value_scales_ptr,  # the same of V
@@ -124,7 +129,9 @@ def _unpaged_kernel(
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
-    if HEADS_FASTEST:
+    if f.xcds is not None:
+        kv_head, block = head_and_block(f, NUM_KV_HEADS, LAST_FIRST=True)
+    elif HEADS_FASTEST:
         kv_head = program % NUM_KV_HEADS
         block = program // NUM_KV_HEADS
     else:
@@ -185,14 +192,14 @@ def _unpaged_kernel(
                 m, l, acc = attend_block(
                     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
                     keys, values, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
-                    TILE_SIZE, MASKED=False, FOREIGN=False,
+                    TILE_SIZE, padded(VALUE_SIZE), MASKED=False, FOREIGN=False,
                 )  # fmt: skip
             for i in range(0, full_start - start + stop - full_stop):
                 j = masked_tile(i, full_start - start, start, full_stop)
                 m, l, acc = attend_block(
                     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
                     keys, values, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
-                    TILE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
+                    TILE_SIZE, padded(VALUE_SIZE), MASKED=True, FOREIGN=SOURCE == "new",
                 )  # fmt: skip
             acc = narrow(acc, VALUE_SIZE)
         place = query_start + token
@@ -231,7 +238,8 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     shape, tile_size = batch.shape, config.tile_size
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = batch.num_q_blocks(block_m)
-    sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size, config.new_kv)
+    how = tile_size, config.new_kv, config.descriptors
+    sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, *how)
     side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
     if "copied" in sources:
         copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
@@ -245,13 +253,13 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
                 batch.query, keys, values, *scales,
                 batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
                 out, lse, *partials(parts), batch.num_seqs, tiles, segments, batch.softmax_scale,
-                bundle(features),
+                bundle(features, config),
                 batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
                 out.stride(), strides(lse), *map(strides, partials(parts)[:2]),
                 NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
                 VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
                 SHORT=SHORT_QUERY, SOURCE=source, HEADS_FASTEST=config.heads_fastest,
-                OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages,
+                OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
                 **({"launch_pdl": True} if overlap else {}),
             )  # fmt: skip
     if segments > 1:

@@ -22,6 +22,7 @@ import torch
 from common.choice.learned import Learned, NotLearned, read
 from common.choice.legal import MOST_SEGMENTS
 from common.gpus import Gpu
+from common.serving.cdna import settled
 from common.serving.grid import INVARIANT, KEYS, decided_by, power_of_two, reachable_stats, seen
 from common.serving.measured import Table, built
 from common.serving.tape import Launch
@@ -202,7 +203,7 @@ class Family:
         if not hasattr(rules, "auto"):
             return self.named(self._auto_kernel(shape, stats, gpu), shape, stats, gpu, heuristics)
         name, config = rules.auto(shape, stats, gpu)
-        return Choice(name, config, f"{path}: auto", self.provenance(gpu))
+        return Choice(name, settled(config, shape, stats, gpu), f"{path}: auto", self.provenance(gpu))
 
     def _auto_kernel(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> str:
         return self._rules("default")[0].auto_kernel(shape, stats, gpu)
@@ -245,7 +246,8 @@ class Family:
         rules, path = next((one for one in found if hasattr(one[0], kernel)), (None, ""))
         if rules is None:
             return Choice(kernel, self.kernel(kernel).DEFAULT, "DEFAULT")
-        return Choice(kernel, getattr(rules, kernel)(shape, stats, gpu), f"{path}: {kernel}", self.provenance(gpu))
+        config = settled(getattr(rules, kernel)(shape, stats, gpu), shape, stats, gpu)
+        return Choice(kernel, config, f"{path}: {kernel}", self.provenance(gpu))
 
     def space(self, shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
         """Every choice for up to 256 sequences of 128 k keys and 8192 tokens."""

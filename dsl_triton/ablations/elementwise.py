@@ -38,7 +38,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 
 @triton.jit
-def _products(q, k):
+def _products(q, k, f):
     products = tl.expand_dims(q.to(tl.float32), 1) * tl.expand_dims(k.to(tl.float32), 0)  # [BLOCK_M, TILE_SIZE, lanes]
     return tl.sum(products, 2)
 

@@ -161,7 +161,8 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
 
 def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjustable_tile_kernel.Config:
     s = Situation(shape, stats, gpu)
-    prefill = adjustable_tile_kernel.Prefill(**_named(LONG if s.long_prompts else _ahead(s, _rows(s))), gather="run")
+    gather = "flat" if s.mfma else "run"  # an axis of runs is not swizzled in LDS
+    prefill = adjustable_tile_kernel.Prefill(**_named(LONG if s.long_prompts else _ahead(s, _rows(s))), gather=gather)
     return adjustable_tile_kernel.Config(prefill, untuned.beside_prompts(s, parallel_softmax))
 
 

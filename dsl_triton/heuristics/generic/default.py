@@ -318,7 +318,8 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
         segments = untuned.cut(s, found.block_m, s.units, unpaged_kernel.MOST_PARTS)
     if s.mfma and not gpu.fp8_products and s.small and not s.narrow:
         found = found._replace(tile_size=16)  # gfx90a, 32 keys: 258 registers, one program a unit
-    prefill = unpaged_kernel.Prefill(*found, num_segments=max(segments, 1), overlap=s.tma, **untuned.copying(s))
+    how = {"overlap": s.tma, "descriptors": s.tma} | untuned.copying(s)
+    prefill = unpaged_kernel.Prefill(*found, num_segments=max(segments, 1), **how)
     return unpaged_kernel.Config(prefill, untuned.beside_prompts(s, parallel_softmax))
 
 
@@ -330,7 +331,7 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     three = s.nvidia and s.usual and s.small
     loads = _gather(s, keys), 168 if three else 0
     if three and s.tma and s.stored_in_16_bits:  # 32q4s4k 134 us, three a unit of 64 keys 157
-        three, keys, loads = s.narrow, s.decode_keys(128), ("key", 0, 0, 2)
+        three, keys, loads = s.narrow, s.decode_keys(128), ("key", 0, 2)
     programs = (4 if s.mfma and not s.broad else 3 if three else 2) * s.units
     decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, *loads)
     matrix, programs = 0, (2 if (s.nvidia and warps == 4) or s.mfma else 1) * s.units
@@ -338,8 +339,8 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
         tile_size = 16
     elif s.mfma and s.small:  # 128 rows: up to 265 and one program a unit; so at most 243
         rows, matrix = 64, 16
-    parts = (_gather(s, tile_size, rows), 0, matrix, 512 // tile_size)  # a prompt of 512: 61 us cut, 17 whole
-    prefill = static_grid_kernel.Part(rows, tile_size, programs, 2, warps, prefill_stages, *parts)
+    parts = (_gather(s, tile_size, rows), 0, 512 // tile_size)  # a prompt of 512: 61 us cut, 17 whole
+    prefill = static_grid_kernel.Part(rows, tile_size, programs, 2, warps, prefill_stages, *parts, matrix_instr=matrix)
     return static_grid_kernel.Config(decode, prefill, s.tma)
 
 

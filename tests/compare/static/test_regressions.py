@@ -30,9 +30,6 @@ MULTIPLY = ("q_block_kernel", "prefill_kernel", "decode_kernel", "segments_kerne
 MULTIPLY += ("unpaged_kernel", "attend_items_kernel")
 REDUNDANT = 1.05  # of the products' work, what the waves of a program may issue
 NARROW = ("8", "16")  # bits of a lane's load in a loop over keys: a 16-byte row read in eight instructions
-# Without TMA Triton 3.7.1 takes what a tensor descriptor addresses for aligned to 2 bytes; auto goes round it.
-NARROW_BY_DESCRIPTORS = "_unpaged_kernel"
-WITHOUT_TMA = ("gfx", "sm_80", "sm_89")
 # Helion's loop over a static grid keeps three loops of 256 lanes alive: 370 registers, one program a unit.
 ONE_PROGRAM = {("_helion__attend_items_kernel", 256)}
 
@@ -61,8 +58,7 @@ def _faults(facts, gpu, head_size):
         yield f"issues {facts['matrix_redundancy']:.2f} times the work of its products"
     for loop in facts["loops"]:
         narrow = sum(loop["loads"].get(bits, 0) for bits in NARROW)
-        expected = gpu.arch.startswith(WITHOUT_TMA) and facts["kernel"] == NARROW_BY_DESCRIPTORS
-        if loop["matrix"] and narrow and not expected:
+        if loop["matrix"] and narrow:
             yield f"{narrow} loads of at most 2 bytes a lane in a loop over keys"
     if not facts["loads"].get("128") and "tma" not in facts["loads"]:
         yield "no 128-bit load"

@@ -1,0 +1,46 @@
+"""What the rules' config becomes on AMD's data-centre GPUs: one step behind the rules of both DSLs.
+
+Rules choose rows, tiles, warps and stages; what follows here is asked of every kernel alike, by what the GPU and the
+batch are. The counts behind it are on docs/results/mi300/counts.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from common.gpus import Gpu
+from common.serving.grid import few_rows
+from common.spec import AttentionShape
+from common.spec.cdna import Cdna
+from common.spec.metadata import BatchStats
+
+BY_KEYS = {"page": "flat", "run": "key"}  # forms with an axis of pages: Helion's and Triton's with one index a key
+DECODE = "decode"  # the part of a config that serves short queries beside another for long ones
+
+
+def settled(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
+    """`config`, and its parts, with the fields of Cdna that follow from a GPU of MFMA; as it is on others.
+
+    K is loaded transposed where shared memory does not transpose it in wide reads; tiles of several pages, whose third
+    axis is not swizzled either, are read by one index for each key. Decodes stream K and V. Programs of one KV head
+    share a die where a die has several heads: with fewer the grid's own order does it, and evens out causal work.
+    """
+    return _settled(config, shape, gpu, few_rows(shape, stats)) if gpu.mfma else config
+
+
+def _settled(config: Any, shape: AttentionShape, gpu: Gpu, decodes: bool) -> Any:
+    if not dataclasses.is_dataclass(config):
+        return config
+    parts = {
+        field.name: _settled(part, shape, gpu, decodes or field.name == DECODE)
+        for field in dataclasses.fields(config)
+        if dataclasses.is_dataclass(part := getattr(config, field.name))
+    }
+    if isinstance(config, Cdna):
+        several = not decodes and shape.num_kv_heads > gpu.xcds
+        parts |= {"transposed_keys": not gpu.turns_on_read, "stream": decodes, "xcds": gpu.xcds if several else 1}
+        gather = getattr(config, "gather", "")
+        if gather in BY_KEYS and shape.block_size % config.tile_size:
+            parts["gather"] = BY_KEYS[gather]
+    return dataclasses.replace(config, **parts) if parts else config

@@ -1,0 +1,127 @@
+"""What a Config says to AMD's data-centre GPUs (common.spec.Cdna): how tiles are dealt and read, no other result."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from common.cases.batch import make_batch
+from common.gpus import resolve
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.serving.cdna import settled
+from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity
+from common.spec.metadata import BatchStats
+from dsl_helion.binding import loop_order
+from dsl_triton import adjustable_tile, q_block
+from dsl_triton.binding import on_cdna
+from dsls import in_helion, in_triton, slow_in_helion
+
+SHAPE = AttentionShape(6, 3, 32, 16, torch.float32)
+LENS = [(17, 40), (1, 33), (20, 20), (3, 21)]
+LEVERS = {"transposed_keys": True, "stream": True, "xcds": 4}  # Helion refuses the last two for a CPU
+
+
+def changed(config: Any, **levers: Any) -> Any:
+    """The config and its parts with these levers."""
+    parts = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    found = {name: changed(part, **levers) for name, part in parts.items() if dataclasses.is_dataclass(part)}
+    return dataclasses.replace(config, **found, **{name: v for name, v in levers.items() if name in parts})
+
+
+def judge(module: Any, config: Any, batch: PagedBatch, features: Features = Features()) -> None:  # noqa: B008
+    out, lse = torch.full_like(batch.query, float("nan")), torch.full(batch.query.shape[:2], float("nan"))
+    module.launch(batch, features, out, config, module.workspace(batch.shape, Capacity.of(batch), config), lse=lse)
+    verdict = check(out, lse, batch, features, module.CONTRACT, reference(batch, features))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        slow_in_helion(name)
+        for name in ("q_block", "parallel_softmax", "split", "adjustable_tile", "unpaged", "static_grid")
+    ],
+)
+def test_levers_change_no_result(dsl, name):
+    module = dsl.module(name)
+    levers = LEVERS if dsl.name == "triton" else {"transposed_keys": True}
+    judge(module, changed(module.DEFAULT, **levers), make_batch(LENS, SHAPE))
+
+
+@in_triton
+@pytest.mark.parametrize("tile_size", [8, 16, 32])
+def test_transposed_keys_by_runs(dsl, tile_size):
+    """Runs inside a page, of a page, and of several."""
+    module = dsl.module("adjustable_tile")
+    prefill = module.Prefill(16, max(tile_size, 16), "run", transposed_keys=True)
+    shape = dataclasses.replace(SHAPE, block_size=32 if tile_size == 8 else 16, head_size=24)
+    judge(module, dataclasses.replace(module.DEFAULT, prefill=prefill), make_batch(LENS, shape))
+
+
+@in_helion
+@pytest.mark.slow_in_helion
+@pytest.mark.parametrize("gather", ["page", "flat", "2idx"])
+def test_transposed_keys_in_every_gather_form(dsl, gather):
+    module = dsl.module("q_block")
+    judge(module, module.Config(tile_size=32, gather=gather, transposed_keys=True), make_batch(LENS, SHAPE))
+
+
+@in_triton
+@pytest.mark.parametrize("new_kv", [False, True])
+def test_tiles_without_descriptors(dsl, new_kv):
+    """The last tile of the step's own K ends behind the last row."""
+    module = dsl.module("unpaged")
+    prefill = module.Prefill(tile_size=32, new_kv=new_kv, descriptors=False, transposed_keys=True)
+    batch = make_batch([(17, 17), (20, 20)], SHAPE, new_kv=True)
+    judge(module, dataclasses.replace(module.DEFAULT, prefill=prefill), batch)
+
+
+@pytest.mark.parametrize("xcds", [1, 2, 8])
+def test_every_head_and_block_has_one_program(xcds):
+    """Five sequences of one token under seven heads: 35 programs, which no number of dies divides."""
+    shape = AttentionShape(7, 7, 16, 16, torch.float32)
+    judge(q_block, q_block.Config(16, 16, xcds=xcds), make_batch([(1, 20)] * 5, shape))
+
+
+def test_a_launch_asks_amds_compiler_for_what_a_config_sets():
+    assert on_cdna(q_block.Config()) == {}
+    asked = on_cdna(q_block.Config(matrix_instr=16, waves_per_eu=2))
+    assert asked == {"matrix_instr_nonkdim": 16, "waves_per_eu": 2}
+
+
+def test_heads_are_the_slow_axis_of_helions_grid_on_several_dies():
+    assert loop_order(q_block.Config(), 3) == [2, 1, 0]
+    assert loop_order(q_block.Config(xcds=8), 3) == [1, 0, 2]
+
+
+PROMPT, DECODES = BatchStats.of([(512, 512)]), BatchStats.of([(1, 512)] * 4)
+
+
+@pytest.mark.parametrize(("gpu", "heads", "stats", "expected"), [
+    ("h200", 32, PROMPT, (False, False, 1)),
+    ("mi300", 8, PROMPT, (True, False, 1)),
+    ("mi300", 32, PROMPT, (True, False, 8)),
+    ("mi300", 32, DECODES, (True, True, 1)),
+    ("mi250", 32, PROMPT, (True, False, 1)),
+    ("mi350", 8, PROMPT, (False, False, 1)),
+])  # fmt: skip
+def test_levers_follow_from_the_gpu_and_the_batch(gpu, heads, stats, expected):
+    shape = AttentionShape(heads, heads, 128, 16, torch.bfloat16)
+    found = settled(q_block.Config(), shape, stats, resolve(gpu))
+    assert (found.transposed_keys, found.stream, found.xcds) == expected
+
+
+def test_tiles_of_several_pages_are_read_by_keys():
+    prefill = adjustable_tile.Prefill(tile_size=32, gather="run")
+    for page, expected in ((16, "key"), (32, "run")):
+        shape = dataclasses.replace(SHAPE, block_size=page)
+        assert settled(prefill, shape, PROMPT, resolve("mi350")).gather == expected
+
+
+def test_the_decode_of_a_mixed_batch_streams(dsl):
+    module = dsl.module("adjustable_tile")
+    found = settled(module.DEFAULT, SHAPE, PROMPT, resolve("mi300"))
+    assert found.decode.stream and not found.prefill.stream
