@@ -261,7 +261,7 @@ def at_random(seed: int, count: int = 20) -> list[tuple[str, str]]:
 def main() -> int:
     if "--draw" in sys.argv[1:]:
         found = at_random(int(sys.argv[2]))
-        print("\n".join(f"{number:2} {text}" for number, (_, text) in enumerate(found, 1)), "\n")
+        print(*(f"{number:2} {text}" for number, (_, text) in enumerate(found, 1)), "", sep="\n")
         print("\n".join(f"{number:2} {where}" for number, (where, _) in enumerate(found, 1)))
         return 0
     if "--counts" in sys.argv[1:]:

@@ -1,12 +1,12 @@
 """Error of attention over 8-bit caches by the length of the context, against float64 of the same stored values.
 
-    python -m compare study accuracy [--gpu auto] [--keys 2048,16384,131072] [--out accuracy.jsonl]
+    python -m compare study accuracy [--gpu auto] [--out accuracy.jsonl]
     python -m compare study accuracy --table RUN.jsonl ...
 
 Every value of V is positive, so that what a sum loses is not averaged away. A row per kernel, query dtype, count of
 query tokens and length; `relative` is |error| / |output| over the call, `bias` the mean of error / output. On a GPU
 that is not here the kernels are compiled and executed in the ISA model, with one KV head.
-Exit codes: 0; 1 where an error is beyond `--relative` or a bias beyond `--bias`; 2 usage; 130 interrupted.
+Exit codes: 0; 1 where an error is beyond RELATIVE or a bias beyond BIAS; 2 usage; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from compare.exits import INTERRUPTED, OK, USAGE, WRONG, say
 from compare.static.crosscompile import executing
 from compare.static.isa.execute import execute
 from compare.workloads import Workload
-from compare.workloads.numbers import positive
 from compare.workloads.workload import empty_output
 
 HELP = "error of attention over 8-bit caches by the length of the context"
@@ -95,9 +94,9 @@ def measured(kernel_id: str, row: Workload, gpu: Gpu, here: bool) -> dict[str, A
     }
 
 
-def rows(gpu: Gpu, here: bool, keys: Sequence[int]) -> Iterator[Workload]:
+def rows(gpu: Gpu, here: bool) -> Iterator[Workload]:
     heads = HEADS if here else MODEL_HEADS
-    for query_is_fp8, query_len, length in itertools.product((True, False), QUERY_TOKENS, keys):
+    for query_is_fp8, query_len, length in itertools.product((True, False), QUERY_TOKENS, KEYS):
         yield workload(gpu, query_is_fp8, query_len, length, heads)
 
 
@@ -136,18 +135,11 @@ def _line(one: dict[str, Any]) -> tuple[str, int, int]:
     return "fp8" if one["query"].startswith("float8") else "bf16", one["query_len"], one["keys"]
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(positive(one)) for one in text.split(","))
-
-
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default="auto", help="h200, mi300, ...; auto (default): the one that is here")
     new.add_argument("--kernels", default=",".join(KERNELS), help=f"default {','.join(KERNELS)}")
-    new.add_argument("--keys", type=_numbers, default=KEYS, help="lengths of the context, default 2048,16384,131072")
     new.add_argument("--out", type=Path, help="a file that gets a JSON object a row")
     new.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the table of such files; run nothing")
-    new.add_argument("--relative", type=positive, default=RELATIVE, help="the largest |error| / |output| that is right")
-    new.add_argument("--bias", type=positive, default=BIAS, help="the largest |mean of error / output| that is right")
 
 
 def main(asked: argparse.Namespace) -> int:
@@ -177,9 +169,9 @@ def _run(kernels: Sequence[str], gpu: Gpu, here: bool, asked: argparse.Namespace
     console, wrong = Console(stderr=True), False
     console.print(f"{gpu.name}: {'measured' if here else 'executed in the ISA model'}")
     try:
-        for row, kernel in itertools.product(rows(gpu, here, asked.keys), kernels):
+        for row, kernel in itertools.product(rows(gpu, here), kernels):
             found = measured(kernel, row, gpu, here)
-            beyond = found["relative"] > asked.relative or abs(found["bias"]) > asked.bias
+            beyond = found["relative"] > RELATIVE or abs(found["bias"]) > BIAS
             wrong |= beyond
             text = f"{kernel}  {found['query']} over {found['cache']}, {row.label}"
             print(

@@ -1,6 +1,6 @@
 """Host time of a call: how long the CPU takes to enqueue one, on a GPU that never lets it wait.
 
-    python -m compare study host [--gpu h200] [--dsl triton] [--workload q1s2k,32q1s2k] [--calls 200] [--out DIR]
+    python -m compare study host [--gpu h200] [--dsl triton] [--workload q1s2k,32q1s2k] [--out DIR]
     python -m compare study host --cpu       all that the CPU does for a kept call but what the driver does
 
 Columns, microseconds a call, the median of seven rounds: `call` is `paged_attention` with `out` given, host validation
@@ -55,6 +55,7 @@ from compare.workloads import parse_lens
 
 HELP = "how long the CPU takes to enqueue a call; --cpu: without a GPU"
 ROUNDS = 7
+CALLS = 200  # a round; the queue of a GPU holds 1024 launches
 GOALS = {"triton": 25.0, "helion": 37.0}  # us a call, eager
 CPU_ROUNDS, CPU_CALLS = 25, 2000
 AS_FOR = gpus.resolve("h200")
@@ -202,7 +203,6 @@ def kept_columns(dsl: str, workload: str, dispatched: list[jit.Launch]) -> tuple
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dsl", choices=registry.DSLS, help="one of them (default both)")
     parser.add_argument("--workload", default="q1s2k,32q1s2k", help="batches (default q1s2k,32q1s2k)")
-    parser.add_argument("--calls", type=int, default=200, help="a round; the queue of a GPU holds 1024 launches")
     parser.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
     parser.add_argument("--cpu", action="store_true", help="without a GPU, though one is here; nothing is launched")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of host.jsonl")
@@ -221,15 +221,15 @@ def main(asked: argparse.Namespace) -> int:
     dsls, workloads = (asked.dsl,) if asked.dsl else registry.DSLS, asked.workload.split(",")
     if here is None or asked.cpu:
         return _without_gpu(dsls, workloads, asked.out)
-    return _with_gpu(here, dsls, workloads, asked.calls, asked.out)
+    return _with_gpu(here, dsls, workloads, asked.out)
 
 
-def _with_gpu(gpu: Gpu, dsls: Sequence[str], workloads: Sequence[str], calls: int, out: Path | None) -> int:
+def _with_gpu(gpu: Gpu, dsls: Sequence[str], workloads: Sequence[str], out: Path | None) -> int:
     missed = False
     for dsl in dsls:
         for name in workloads:
             batch = make_batch(parse_lens(name), AttentionShape(), device="cuda")
-            row = columns(dsl, batch, calls)
+            row = columns(dsl, batch, CALLS)
             missed |= row["call"] > GOALS[dsl]
             figures = " ".join(f"{k} {v:6.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())
             print(f"{dsl:7} {name:12} {figures}  (goal {GOALS[dsl]:.0f})", flush=True)

@@ -39,7 +39,6 @@ from compare.record import folder as run_folder
 from compare.record.store import Busy, Lines
 from compare.studies.engine import child, page
 from compare.studies.engine.child import BACKENDS, GRAPHS
-from compare.studies.engine.model import SIZES
 from compare.workloads import trace
 from compare.workloads.numbers import at_least_one, positive
 
@@ -51,6 +50,8 @@ ENGINES = (
 LENGTHS = "100,400,800,1600,3200,6400"
 PARTS = ("logprobs", "latency", "serving")
 LINES = "engine.jsonl"
+PROMPT, MAX_SEQ_LEN = 500, 8192  # tokens
+PASSES = 2  # over the requests of a trace
 
 
 def engines_of(text: str) -> list[tuple[str, str]]:
@@ -189,19 +190,13 @@ def all_engines(run: Run, tasks: Sequence[dict[str, Any]], deadline: float, comm
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engines", default=ENGINES, metavar="LIST", help=f"NAME:GRAPHS,... (default {ENGINES})")
-    parser.add_argument(
-        "--parts", default=",".join(PARTS[:-1]), help=f"of {', '.join(PARTS)} (default all but the last)"
-    )
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default all)")
     parser.add_argument("--lengths", default=LENGTHS, help=f"tokens out (default {LENGTHS})")
     parser.add_argument("--repeats", type=at_least_one, default=3, help="passes up to 800 tokens out (default 3)")
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="requests to serve; without it that part is left out"
     )
     parser.add_argument("--requests", type=at_least_one, default=300, help="of the trace (default 300)")
-    parser.add_argument("--passes", type=at_least_one, default=2, help="over these requests (default 2)")
-    parser.add_argument("--model", choices=tuple(SIZES), default="llama-3-8b", help="whose sizes (default llama-3-8b)")
-    parser.add_argument("--max-seq-len", type=at_least_one, default=8192, help="tokens of a request (default 8192)")
-    parser.add_argument("--memory", type=positive, default=0.5, help="share of the GPU's memory (default 0.5)")
     parser.add_argument("--budget", type=positive, default=math.inf, metavar="S", help="all ends after so many s")
     parser.add_argument("--limit", type=positive, default=120.0, metavar="S", help="of one serving pass (default 120)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default docs/results/<gpu>/engine)")
@@ -216,17 +211,17 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
     for part in parts:
         if part not in PARTS:
             raise SpecError("--parts", repr(part), ", ".join(PARTS))
-    if lengths[0] < 1 or lengths[-1] + 500 > asked.max_seq_len:
-        raise SpecError("--lengths", asked.lengths, f"1 to {asked.max_seq_len - 500}, --max-seq-len less the prompt")
+    if lengths[0] < 1 or lengths[-1] + PROMPT > MAX_SEQ_LEN:
+        raise SpecError("--lengths", asked.lengths, f"1 to {MAX_SEQ_LEN - PROMPT}")
     requests = []
     if asked.trace is not None:
-        requests = requests_of(asked.trace, asked.requests, asked.max_seq_len)
+        requests = requests_of(asked.trace, asked.requests, MAX_SEQ_LEN)
     parts = [part for part in parts if part != "serving" or requests]
     return [
         {
             "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": asked.repeats,
-            "requests": requests, "serving_passes": asked.passes, "serving_limit_s": asked.limit, "model": asked.model,
-            "max_seq_len": asked.max_seq_len, "max_seqs": 256, "max_tokens": 8192, "memory": asked.memory,
+            "requests": requests, "serving_passes": PASSES, "serving_limit_s": asked.limit, "model": "llama-3-8b",
+            "max_seq_len": MAX_SEQ_LEN, "max_seqs": 256, "max_tokens": 8192, "memory": 0.5,
             "lock": str(lock),
         }
         for name, graphs in engines

@@ -1,6 +1,6 @@
 """Captured graphs: one for every batch against one per batch, and what a grid for more sequences costs.
 
-    python -m compare study graphs [--gpu h200] [--out DIR] [--dsl triton] [--workload q1s2k,...] [--seconds 0.3]
+    python -m compare study graphs [--gpu h200] [--out DIR] [--dsl triton] [--workload q1s2k,...]
     python -m compare study graphs --report DIR      the report again, or that of a run which was cut short
 
     one for all      static_grid captured once at the capacity, refilled and replayed for every row; auto captured anew
@@ -156,10 +156,10 @@ class Tools:
     runner: Callable[[Callable[[int], None], int], Runner]
     measure: Callable[[Callable[[], None]], float]
     free_bytes: Callable[[], int]
-    seconds: float = 0.3
+    seconds: float = 0.3  # of timing in turns, a row
 
 
-def cuda_tools(gpu: Gpu, device: torch.device, seconds: float) -> Tools:
+def cuda_tools(gpu: Gpu, device: torch.device) -> Tools:
     clock = timing.make_clock(device)
 
     def runner(launch: Callable[[int], None], sets: int) -> Runner:
@@ -171,7 +171,7 @@ def cuda_tools(gpu: Gpu, device: torch.device, seconds: float) -> Tools:
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
 
-    return Tools(gpu, device, runner, clock.measure, free_bytes, seconds)
+    return Tools(gpu, device, runner, clock.measure, free_bytes)
 
 
 class Captured:
@@ -338,7 +338,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--out", metavar="DIR", help="the run's own folder (default results/<time>_<gpu>_<commit>)")
     new.add_argument("--dsl", choices=registry.DSLS, help="one of them (default both)")
     new.add_argument("--workload", help="labels or globs of rows of peers and serving (default: all that fit)")
-    new.add_argument("--seconds", type=float, default=0.3, help="of timing in turns, a row (default 0.3)")
     new.add_argument("--report", type=Path, metavar="DIR", help="measure nothing: write the report of the run in DIR")
 
 
@@ -363,7 +362,7 @@ def main(arguments: argparse.Namespace) -> int:
     command = shlex.join(["python", "-m", "compare", "study", "graphs", *argv])
     facts = {"headline": f"Captured and timed on {now.target.title}", "gpu": {"name": now.target.name, "present": True}}
     write_manifest(folder / "manifest.json", run_folder.manifest(argv, folder.name, facts | {"command": command}))
-    tools = cuda_tools(now.target, torch.device(now.device), arguments.seconds)
+    tools = cuda_tools(now.target, torch.device(now.device))
     stage = Stage(Size(), LLAMA_3_8B, SETS, PAGES, tools.device)
     return record(console, folder, everything(tools, stage, dsls, rows))
 

@@ -182,7 +182,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--draw", type=int, default=0, help="the kit's seed, which draws values of axes; default 0")
     new.add_argument("--level", choices=levels.LEVELS, default="smoke", help="and those before it; default smoke")
     new.add_argument("--first", type=at_least_one, metavar="SECONDS", help="choose the level first, in so many")
-    new.add_argument("--told", action="store_true", help="ask nothing more: the score of what was asked so far")
     new.add_argument("--jobs", type=at_least_one, default=2, help="processes; default 2")
 
 
@@ -217,10 +216,9 @@ def score(lives: Lives, asked: argparse.Namespace) -> None:
     cases = {level: in_turn(level, lives.draw) for level in names}
     within = lambda: [number for number in lives.same if kernels[number].whole]  # noqa: E731
     wholes = [f"{WHOLE}{name}" for name in in_turn("smoke", lives.draw)[:WHOLES]]
-    if not asked.told:
-        for level in names:
-            run(lives, cases[level], asked.jobs)
-        run(lives, wholes, asked.jobs, within)
+    for level in names:
+        run(lives, cases[level], asked.jobs)
+    run(lives, wholes, asked.jobs, within)
     head, lines = found(lives, cases)
     table.write(asked.out / MUTANTS, head, lines)
     print("\n".join([*table.table(lines, head["cases"]), "", *table.survivors(lines, names)]))
