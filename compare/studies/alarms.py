@@ -35,12 +35,12 @@ FOUND = "alarms.jsonl"
 
 
 def in_turn(number: int, share: int) -> list[Right]:
-    """The kernels that the case of this number is asked of."""
+    """The kernels that are asked the case of this number."""
     return [right for place, right in enumerate(RIGHT) if place % share == number % share]
 
 
 def num_cases(runs: int, share: int) -> int:
-    """How many make as many runs."""
+    """The number of cases for a number of runs."""
     return -(-runs * share // len(RIGHT))
 
 
@@ -77,7 +77,7 @@ def _one_thread() -> None:
 
 
 def _found(jobs: list[tuple[int, str, int, int]], processes: int) -> Iterator[dict[str, Any]]:
-    """What became of each case, in this process or in some."""
+    """Judge the cases, in this process or in several."""
     if processes == 1:
         yield from map(_judged, jobs)
         return

@@ -43,7 +43,7 @@ class Aspect:
 
 
 def _asked(name: str, member: str) -> Aspect:
-    """Of the cases that ask for a member of SUPPORTS."""
+    """The aspect of all cases that ask for a member of SUPPORTS."""
     return Aspect(name, lambda case, _: case.refused is None and member in case.asked, member)
 
 
@@ -119,11 +119,11 @@ class Results:
 
 
 class NoResults(ValueError):
-    """A file that is no conformance run; the message names it and the line."""
+    """The file is no conformance run; the message names file and line."""
 
 
 def read(path: Path) -> Results:
-    """Raises NoResults naming file and line."""
+    """Read a conformance run. Raises NoResults naming file and line."""
     if not path.is_file():
         raise NoResults(f"{path}: found no file, allowed what --conformance-out wrote")
     meta, cells = None, []
@@ -237,7 +237,7 @@ def _absent(results: Results) -> list[str]:
 
 
 def render(results: Results) -> str:
-    """docs/capability.md."""
+    """The text of docs/capability.md."""
     meta = results.meta
     counted = {outcome: sum(cell["outcome"] == outcome for cell in results.cells) for outcome in OUTCOMES}
     versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())

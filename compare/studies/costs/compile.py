@@ -56,7 +56,7 @@ def fresh_process(child: str, task: dict[str, Any], folder: str, limit_s: float)
 
 
 def _one(kernel: str, workload: str, gpu: Gpu, here: bool, repeats: int, lanes: int) -> list[dict[str, Any]]:
-    """The cold and the warm row of a kernel: medians over `repeats` folders."""
+    """The cold and the warm row of a kernel, as medians over `repeats` fresh folders."""
     task = {"kernel": kernel, "workload": workload, "gpu": dataclasses.asdict(gpu), "here": here}
     said: dict[str, list[dict[str, Any]]] = {state: [] for state in STATES}
     for _ in range(repeats):
@@ -79,7 +79,7 @@ def _one(kernel: str, workload: str, gpu: Gpu, here: bool, repeats: int, lanes: 
 def measure(
     kernels: Sequence[str], workload: str, gpu: Gpu, *, here: bool, repeats: int = 1, lanes: int = 1
 ) -> Iterator[dict[str, Any]]:
-    """Two rows a kernel, as they come. `lanes` kernels are measured beside each other."""
+    """Yield two rows per kernel; `lanes` kernels are measured in parallel."""
     with ThreadPoolExecutor(lanes) as pool:
         tasks = [pool.submit(_one, kernel, workload, gpu, here, repeats, lanes) for kernel in kernels]
         try:
@@ -92,7 +92,7 @@ def measure(
 
 
 class Watch:
-    """Seconds of wall and of CPU since the last `lap`; processes that ended count."""
+    """Wall and CPU seconds since the last `lap`, including ended child processes."""
 
     def __init__(self) -> None:
         self._last = self._now()
@@ -144,7 +144,7 @@ def _call(kernel: Any, kernel_id: str, lens: Any, dtype: str, gpu: Gpu, here: bo
 
 
 def main() -> None:
-    """The fresh process: a task on stdin, an answer on stdout."""
+    """The child process: reads a task from stdin and prints the answer."""
     import torch
 
     from compare.competitors import registry
@@ -152,14 +152,14 @@ def main() -> None:
     task = json.loads(sys.stdin.read())
     gpu, here = Gpu(**task["gpu"]), task["here"]
     if here:
-        torch.zeros(1, device="cuda")  # the driver's own start is nobody's compile time
+        torch.zeros(1, device="cuda")  # do not count the driver's start
     watch = Watch()
     kernel = registry.load(task["kernel"])
     answer: dict[str, Any] = watch.lap(STEPS[0])
     lens = parse_lens(task["workload"])
     for step, dtype in zip(STEPS[1:], DTYPES, strict=True):
         call = _call(kernel, task["kernel"], lens, dtype, gpu, here)
-        watch.lap(step)  # tensors are no compile time
+        watch.lap(step)  # do not count making tensors
         answer["launches"] = call()
         answer |= watch.lap(step)
     print(json.dumps(answer), flush=True)

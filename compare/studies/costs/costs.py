@@ -66,7 +66,7 @@ COLUMNS = {  # of the tables, by part
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a costs run; of a cell that was measured twice the last. Raises ValueError naming a broken line."""
+    """The rows of a costs run, the last of those measured twice. Raises ValueError naming a broken line."""
     path, found = folder / "costs.jsonl", {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -79,8 +79,8 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]], cost: str) -> list[dict[str, Any]]:
-    """The ok rows of one part with the columns of its table, and the others with their reason; of an unavailable one,
-    which is unavailable in part, also what it has."""
+    """The table of one part: ok rows with its columns, unavailable rows with what they have, other rows with their
+    reason."""
     chosen = [row for row in rows if row["cost"] == cost]
     columns = COLUMNS[cost]
     fine = [{name: row.get(name) for name in columns} for row in chosen if row["status"] == "ok"]
@@ -91,7 +91,7 @@ def table(rows: Sequence[dict[str, Any]], cost: str) -> list[dict[str, Any]]:
 
 
 def processor() -> str:
-    """What the CPU calls itself, and how many cores this process may use."""
+    """The CPU's name and the number of cores that this process may use."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
@@ -100,7 +100,7 @@ def processor() -> str:
 
 @dataclass(frozen=True)
 class Asked:
-    """What to measure. here: the GPU is the one that is here."""
+    """What to measure. here: whether the GPU is in this machine."""
 
     gpu: Gpu
     here: bool
@@ -153,7 +153,7 @@ def _tuning(asked: Asked) -> Iterator[dict[str, Any]]:
 
 
 def _server(asked: Asked) -> Iterator[dict[str, Any]]:
-    """Of the DSLs that have not been measured at this commit."""
+    """Measure the DSLs without rows of this commit."""
     had = read(asked.out) if (asked.out / "costs.jsonl").is_file() else []
     for dsl in server.left(had, asked.dsls, run_folder.commit(), asked.gpu):
         yield from server.measure(dsl, asked.gpu)
@@ -178,7 +178,7 @@ def options(new: argparse.ArgumentParser) -> None:
 
 
 def _asked(arguments: argparse.Namespace) -> Asked:
-    """Raises the typed errors of the GPU table, the registry and the grammar, ValueError for the rest."""
+    """Check the command line. Raises typed errors of the GPU table, the registry and the grammar, or ValueError."""
     here = gpus.detect()
     if arguments.gpu == "auto" and here is None:
         raise ValueError("--gpu: found auto and no GPU, allowed the name of the GPU to compile for")

@@ -1,4 +1,4 @@
-"""What a call is made of on the GPU: kernels a call, busy time and span, and memory that it takes.
+"""What a call does on the GPU: number of kernels, busy time, span, and memory.
 
 A call is captured into a graph and replayed alone, with the device idle before and after, under torch's profiler.
 `busy` sums the kernels, fills and copies too; `span` runs from the first one's start to the last one's end: what a
@@ -38,7 +38,7 @@ WORK = (0, 1, 2)  # CUgraphNodeType, hipGraphNodeType: kernel, copy, fill; event
 
 
 class CannotCount(RuntimeError):
-    """The driver is not here, or refused; the message is the reason."""
+    """The driver is missing or refused; the message says why."""
 
 
 def _ask(function: Callable[..., int], *arguments: Any) -> None:
@@ -76,11 +76,11 @@ HOST_CALLS = 100  # a round; the queue of a GPU holds 1024 launches, and a call 
 
 
 class NoProfile(RuntimeError):
-    """A profile without any kernel; the message is the reason."""
+    """The profile holds no kernel; the message says why."""
 
 
 class TornProfile(RuntimeError):
-    """A profile whose kernels are not the same number for every call: what it counted is unknown."""
+    """The number of kernels in the profile is no multiple of the calls."""
 
 
 def tensor_bytes(value: Any) -> int:
@@ -158,7 +158,7 @@ def profiled(run: Callable[[], None]) -> list[tuple[float, float]]:
 
 
 def captured(call: Callable[[], None]) -> tuple[Callable[[], None], dict[str, int]]:
-    """The replay of `call`, captured alone, and {"kernels": its kernels, fills and copies}, empty where unknown."""
+    """Capture `call`; returns its replay and {"kernels": number of kernels, fills and copies}, empty if unknown."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.graph(graph):
         call()
@@ -177,7 +177,7 @@ def launch(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
     found: dict[str, Any] = {"cost": "launch", "kernel": kernel_id, "workload": row.label, "gpu": gpu.name}
     try:
         return found | _measure(kernel_id, row, gpu)
-    except Exception as error:  # whatever a kernel raises is its row
+    except Exception as error:  # any error becomes the kernel's row
         said = failure(error)
         return found | {"status": str(said["status"]), "reason": said["reason"]}
 
@@ -209,7 +209,7 @@ def _measure(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
 
 
 def hidden_bytes(call: Callable[[], None]) -> int:
-    """What one call allocates at the most."""
+    """The most bytes that one call allocates."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""A server's start and its steps, without a server: a plan's warm-up of stated points, and what calls behind it cost.
+"""Measure a server's start and steps without a server: a plan's warm-up, and the calls after it.
 
 A process makes the plan of a server of Llama-3-8B's shape and warms up decodes of POINTS: with caches that are empty
 (`cold`), then a process over what the first one left (`warm`), as a server that starts again. Behind the warm-up it
@@ -36,7 +36,7 @@ FIELDS = (
 
 
 def left(rows: Sequence[dict[str, Any]], dsls: Sequence[str], commit: str, gpu: Gpu) -> list[str]:
-    """The DSLs that lack a row of this commit and GPU."""
+    """The DSLs without rows of this commit and GPU."""
     there = {
         (row["kernel"], row["state"]) for row in rows
         if row["cost"] == "server" and (row["status"], row["commit"], row["target"]) == ("ok", commit, gpu.name)
@@ -45,7 +45,7 @@ def left(rows: Sequence[dict[str, Any]], dsls: Sequence[str], commit: str, gpu: 
 
 
 def measure(dsl: str, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """The cold and the warm row of a DSL, as they come; where the first process fails there is no second."""
+    """Yield the cold and the warm row of a DSL; no second row if the first process fails."""
     task = {"kernel": f"{dsl}/auto", "device": "cuda", "sizes": SIZES, "lengths": LENGTHS, "timed": TIMED}
     with tempfile.TemporaryDirectory() as folder:
         for state in STATES:
@@ -57,7 +57,7 @@ def measure(dsl: str, gpu: Gpu) -> Iterator[dict[str, Any]]:
 
 
 class Compilers:
-    """What Triton handed out since the last `lap`, compiled or read from its cache, and what Helion generated."""
+    """Counts since the last `lap`: what Triton compiled or read from its cache, and what Helion generated."""
 
     def __init__(self) -> None:
         from triton import knobs
@@ -83,7 +83,7 @@ class Compilers:
 
 
 class Decodes:
-    """Calls through a plan, of sequences that all have one page's keys over and over."""
+    """Decode calls through a plan; all sequences share one page."""
 
     def __init__(self, module: Any, task: dict[str, Any]) -> None:
         import torch
@@ -112,7 +112,7 @@ class Decodes:
         )
 
     def call(self, seqs: int, keys: int) -> Callable[[], Any]:
-        """A step of `seqs` sequences of `keys` keys, ready to be made."""
+        """A function that makes a step of `seqs` sequences of `keys` keys."""
         self.lens.fill_(keys)
         query, out = self.query[:seqs], self.out[:seqs]
         table, starts, lens = self.table[:seqs], self.starts[: seqs + 1], self.lens[:seqs]
@@ -121,7 +121,7 @@ class Decodes:
 
 
 def steps(decodes: Decodes, task: dict[str, Any]) -> Iterator[float]:
-    """Host seconds of a call at each length where a choice may change, from the shortest point's on."""
+    """Yield the host seconds of a call at each length where a choice may change."""
     from common.serving.grid import KEYS
 
     first, last = min(task["lengths"]), max(task["lengths"])
@@ -134,7 +134,7 @@ def steps(decodes: Decodes, task: dict[str, Any]) -> Iterator[float]:
 
 
 def answer(task: dict[str, Any], enqueue: Callable[[Callable, int], float]) -> dict[str, Any]:
-    """What a process says to its task. enqueue: host microseconds of a call, so many of them a round."""
+    """The child's answer to its task. enqueue(call, calls): host microseconds of a call."""
     watch = Watch()
     from compare.competitors import registry
 
@@ -155,13 +155,13 @@ def answer(task: dict[str, Any], enqueue: Callable[[Callable, int], float]) -> d
 
 
 def main() -> None:
-    """The fresh process: a task on stdin, an answer on stdout."""
+    """The child process: reads a task from stdin and prints the answer."""
     import torch
 
     from compare.studies.host import enqueue_us
 
     task = json.loads(sys.stdin.read())
-    torch.zeros(1, device=task["device"])  # the driver's own start is no part of a warm-up
+    torch.zeros(1, device=task["device"])  # do not count the driver's start
     print(json.dumps(answer(task, enqueue_us)), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""How often a serving engine waits for a compiler: specialisations that 1,000 steps of a trace need.
+"""How often a serving engine waits for a compiler: count the specialisations that 1,000 steps of a trace need.
 
 Each step of the scheduler (compare.workloads.trace) is a launch of `auto` on tensors of its sizes; the JIT's own binder
 says what code it needs, and code that no step needed before is compiled for the target. Nothing is launched, so no GPU
@@ -35,7 +35,7 @@ _RATE, _PROMPT, _OUTPUT, _SIGMA = 8.0, 700, 180, 1.0
 
 
 def synthetic(count: int = 4000, seed: int = 0) -> list[trace.Request]:
-    """Requests as SYNTHETIC says; the same for a seed."""
+    """Synthetic requests, as SYNTHETIC describes them, reproducible from the seed."""
     draw = random.Random(seed)
     found, arrival = [], 0.0
     for _ in range(count):
@@ -52,7 +52,7 @@ def steps(path: Path | None, count: int = STEPS) -> tuple[list[trace.Step], str]
 
 
 def measure(dsl: str, gpu: Gpu, path: Path | None, count: int = STEPS) -> dict[str, Any]:
-    """The row of one DSL. Raises trace.TraceError before any process is started."""
+    """Measure one DSL's row in a child. Raises trace.TraceError before starting it."""
     chosen, name = steps(path, count)
     task = {"kernel": f"{dsl}/auto", "gpu": dataclasses.asdict(gpu), "steps": [step.lens for step in chosen]}
     row: dict[str, Any] = {"cost": "trace", "kernel": task["kernel"], "target": gpu.arch, "trace": name}
@@ -92,7 +92,7 @@ def follow(kernel_id: str, gpu: Gpu, lens: list[list[list[int]]]) -> Iterator[tu
 
 
 def main() -> None:
-    """The process of one DSL: a task on stdin, an answer on stdout."""
+    """The child process of one DSL: reads a task from stdin and prints the answer."""
     task = json.loads(sys.stdin.read())
     choices, first_at, seconds = set(), [], Counter()
     for number, (choice, new, took) in enumerate(follow(task["kernel"], Gpu(**task["gpu"]), task["steps"])):

@@ -30,7 +30,7 @@ Points = list[tuple[float, float]]
 
 
 class Start(enum.Enum):
-    """What a row counts as before the tuner has timed anything on it."""
+    """How a row counts before the tuner has timed anything on it."""
 
     DEFAULT = "the untuned default"
     NOTHING = "nothing"
@@ -61,7 +61,7 @@ def _best(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _quality(so_far: Mapping[str, float], known: Mapping[str, float], rows: Collection[str]) -> float:
-    """0 where a row has no time."""
+    """The geometric mean of known / so-far times over the rows; 0 if a row has no time."""
     logs = [math.log(known[row] / so_far[row]) for row in rows if row in so_far]
     return math.exp(math.fsum(logs) / len(rows)) if len(logs) == len(rows) else 0.0
 
@@ -100,7 +100,7 @@ def time_to(points: Sequence[tuple[float, float]], share: float) -> float | None
 
 
 def _figures(points: Points, prefix: str = "") -> dict[str, float | None]:
-    """untuned: the quality of the default alone."""
+    """Seconds until each of SHARES is reached, and `untuned`, the quality of the default."""
     found: dict[str, float | None] = {f"{prefix}untuned": round(points[0][1], 4) if points else None}
     return found | {f"{prefix}to_{share:.0%}_s": time_to(points, share) for share in SHARES}
 
@@ -110,7 +110,7 @@ def _rung(kernel: str) -> str:
 
 
 def _reached(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], set[str]]:
-    """The rows with a time of each arm and kernel."""
+    """The timed rows of each (arm, kernel)."""
     found: dict[tuple[str, str], set[str]] = {(line["arm"], line["kernel"]): set() for line in lines}
     for entry in _timed(lines):
         found[entry["arm"], entry["kernel"]].add(entry["row"])
@@ -118,11 +118,11 @@ def _reached(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], set[str]]
 
 
 class UnequalBudgets(ValueError):
-    """Runs that cannot stand beside each other; the message names the field, what was found where, and what may be."""
+    """The runs cannot be compared; the message names the field, the values found and what is allowed."""
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """Empty where the log has none beside it."""
+    """The manifest beside a log; empty if there is none."""
     path = folder / "manifest.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 

@@ -36,7 +36,7 @@ def say(row: dict[str, Any]) -> None:
 
 
 def environment(task: dict[str, Any]) -> dict[str, str]:
-    """What vLLM and the adapter read of it."""
+    """The environment variables that vLLM and our adapter read."""
     own = {} if task["name"] in BACKENDS else {"DIPTYCH_KERNEL": task["name"]}
     return {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_BREAKABLE_CUDAGRAPH": "1", "VLLM_LOGGING_LEVEL": "WARNING",
@@ -47,7 +47,7 @@ def environment(task: dict[str, Any]) -> dict[str, str]:
 
 
 def register(sizes: Sizes) -> None:
-    """Our backend, and the loader that makes the counter's weights."""
+    """Register our backend and the loader that makes the counting model's weights."""
     from vllm.model_executor.model_loader import register_model_loader
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
@@ -57,7 +57,7 @@ def register(sizes: Sizes) -> None:
 
     class Loader(BaseModelLoader):
         def download_model(self, model_config: Any) -> None:
-            """Nothing: weights are made."""
+            """Download nothing; `load_weights` makes the weights."""
 
         def load_weights(self, model: Any, model_config: Any) -> None:
             fill(model.named_parameters(), sizes)
@@ -66,7 +66,7 @@ def register(sizes: Sizes) -> None:
 
 
 class Vllm:
-    """vLLM's engine, in this process, as measure.Engine."""
+    """vLLM's engine in this process, as a measure.Engine."""
 
     def __init__(self, task: dict[str, Any], sizes: Sizes) -> None:
         from vllm import LLM
@@ -104,7 +104,7 @@ class Vllm:
 
 
 class Compiles:
-    """Counts what Triton compiles from now on: a warmed engine compiles nothing."""
+    """Counts Triton's compilations from now on; a warm engine has none."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -122,7 +122,7 @@ class Compiles:
 
 
 def about(task: dict[str, Any]) -> dict[str, Any]:
-    """What stands in every row."""
+    """The fields of every row: engine, model, GPU, versions."""
     from importlib import metadata
 
     import torch
@@ -133,7 +133,7 @@ def about(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def plans() -> dict[str, Any]:
-    """What our adapter did: launches and seconds of its warm-up, and calls behind it that it had not met."""
+    """Our adapter's warm-up: launches, seconds, and later calls that the warm-up had not met."""
     backend = sys.modules.get("common.engines.vllm_backend")
     servers = [server for _, server in backend._servers.values()] if backend is not None else []
     if not servers:
@@ -187,7 +187,7 @@ def steps(task: dict[str, Any]) -> Iterator[tuple[str, int, list[int]]]:
 
 
 def rows(engine: measure.Engine, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Of the steps that are left of a task."""
+    """Yield the rows of the task's remaining steps."""
     for part, number, lengths in task.get("steps", steps(task)):
         if part == "logprobs":
             yield measure.logprobs(engine)
@@ -200,13 +200,13 @@ def rows(engine: measure.Engine, task: dict[str, Any]) -> Iterator[dict[str, Any
 
 
 def main() -> None:
-    """Exit code 0 where all rows were said."""
+    """Run the task from stdin; exits with 0 after the last row."""
     task = json.loads(sys.stdin.readline())
-    sys.stdout = sys.stderr  # an engine's own words go to the log
+    sys.stdout = sys.stderr  # prints of the engine go to the log
     os.environ.update(environment(task))
     work(task)
     sys.__stdout__.flush()
-    os._exit(0)  # an engine's threads would wait for each other
+    os._exit(0)  # do not join the engine's threads
 
 
 if __name__ == "__main__":

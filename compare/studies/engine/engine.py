@@ -76,7 +76,7 @@ def requests_of(path: Path, count: int, longest: int) -> list[tuple[int, int]]:
 
 
 def sources() -> str:
-    """What our kernels and adapters are: rows of other ones do not count as measured."""
+    """A hash of our kernels and adapters; rows of other sources do not count as measured."""
     found = hashlib.sha256()
     for package in ("common", "dsl_triton", "dsl_helion"):
         for path in sorted((run_folder.ROOT / package).rglob("*.py")):
@@ -85,13 +85,13 @@ def sources() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what measures vLLM's own backends, whose rows our sources do not change."""
+    """The versions that identify rows of vLLM's own backends."""
     found = {name: metadata.version(name) for name in ("vllm", "triton") if importlib.util.find_spec(name)}
     return found | {"torch": torch.__version__}
 
 
 class Run:
-    """Rows of a folder and what is still to be measured. add: appends one."""
+    """The rows of a folder, and which steps are still to be measured."""
 
     def __init__(self, out: Path, source: str, made_by: dict[str, str]) -> None:
         self._file, self.source, self._made_by = Lines(out / LINES), source, made_by
@@ -99,13 +99,13 @@ class Run:
         self._mutex = threading.Lock()
 
     def left(self, task: dict[str, Any]) -> dict[str, Any] | None:
-        """The task with the steps that no row of these sources and versions answers; None where all are."""
+        """The task with its unmeasured steps; None if all are measured with these sources and versions."""
         mine = [row for row in self.rows if self._counts(row, task)]
         steps = [one for one in (_left(mine, task, *step) for step in child.steps(task)) if one is not None]
         return task | {"steps": steps} if steps else None
 
     def _counts(self, row: dict[str, Any], task: dict[str, Any]) -> bool:
-        """Whether a row is of this task's engine as it is here."""
+        """Whether a row was measured on the task's engine with the present sources or versions."""
         if (row["engine"], row["graphs"]) != (task["name"], task["graphs"]) or row["part"] in page.STATES:
             return False
         if row.get("model", task["model"]) != task["model"]:
@@ -144,7 +144,7 @@ def one_engine(
     run: Run, task: dict[str, Any], deadline: float, began: threading.Event, command: Sequence[str],
     said: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Start an engine's process and keep its rows. began: set with its first row, or at its end."""
+    """Run an engine's process and keep its rows. began: set at its first row or at its end."""
     name = f"{task['name']}:{task['graphs']}"
     process = Child(command, dict(os.environ), name=name)
     try:
@@ -171,7 +171,7 @@ def one_engine(
 
 
 def all_engines(run: Run, tasks: Sequence[dict[str, Any]], deadline: float, command: Sequence[str]) -> None:
-    """One after the other at the GPU; the next process begins to import when one has begun to measure."""
+    """Measure the engines one after another; the next process imports while one measures."""
     threads = []
     for task in tasks:
         if time.time() > deadline:
@@ -205,7 +205,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock: Path) -> list[dict[str, Any]]:
-    """What each process is told. Raises SpecError, trace.TraceError, ValueError."""
+    """The tasks of all engines' processes. Raises SpecError, trace.TraceError, ValueError."""
     lengths = sorted({int(n) for n in asked.lengths.split(",")})
     parts = [part.strip() for part in asked.parts.split(",")]
     for part in parts:

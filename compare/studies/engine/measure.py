@@ -31,7 +31,7 @@ def prompt_of(length: int, vocabulary: int, first: int = FIRST) -> list[int]:
 
 
 def wrong(prompt: list[int], found: Sequence[int], vocabulary: int) -> int:
-    """How many tokens are not those that follow the prompt."""
+    """How many tokens are not the expected ones after the prompt."""
     wanted = expected(prompt, len(found), vocabulary)
     return sum(one != other for one, other in zip(found, wanted, strict=True))
 
@@ -54,7 +54,7 @@ def latency(
 
 
 def logprobs(engine: Engine, count: int = 64) -> dict[str, Any]:
-    """Log-probabilities of the tokens behind one prompt."""
+    """The log-probabilities of the tokens after one prompt."""
     prompt = prompt_of(PROMPT, engine.vocabulary, 3)
     engine.add("logprobs", prompt, count, True)
     tokens: Sequence[int] = ()
@@ -100,6 +100,6 @@ def serving(
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """In milliseconds, of seconds."""
+    """A quantile of seconds, in milliseconds."""
     ordered = sorted(values)
     return round(1e3 * ordered[min(int(share * len(ordered)), len(ordered) - 1)], 3) if ordered else None

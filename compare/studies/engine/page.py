@@ -1,4 +1,4 @@
-"""Rows of engines as two tables, two figures and a page."""
+"""The page of `study engine`: tables and a figure from its rows."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Rows = Sequence[dict[str, Any]]
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Every whole line; a torn last one is dropped."""
+    """The rows of a file; a torn last line is dropped."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1] if line]
 
 
 def told(row: dict[str, Any]) -> str:
-    """A row in a line of a terminal."""
+    """A row as one line for the terminal."""
     hidden = ("engine", "graphs", "gpu", "values", "vllm", "kernels", "host")
     shown = {key: value for key, value in row.items() if key not in hidden}
     return " ".join(
@@ -64,7 +64,7 @@ def _made_by(row: dict[str, Any]) -> Any:
 
 
 def engines(rows: Rows) -> list[tuple[str, str]]:
-    """Each once, full graphs first, in the order of the rows."""
+    """The (engine, graphs) pairs, full graphs first, in the order of the rows."""
     found = dict.fromkeys((row["engine"], row["graphs"]) for row in rows if row["part"] not in STATES)
     return sorted(found, key=lambda one: ("full", "partial", "eager").index(one[1]))
 
@@ -96,7 +96,7 @@ def latency_table(rows: Rows) -> list[str]:
 
 
 def _cell(took: float | None, base: float | None, alike: float | None) -> str:
-    """Seconds as shares of FA3's; seconds where there is no FA3."""
+    """A time as a share of FA3's; in seconds if FA3 has none."""
     if took is None:
         return ""
     shares = [f"{base / took:.3f}" if base else f"{took:.2f} s", *([f"({alike / took:.2f})"] if alike else [])]
@@ -104,7 +104,7 @@ def _cell(took: float | None, base: float | None, alike: float | None) -> str:
 
 
 def serving_table(rows: Rows) -> list[str]:
-    """The last pass of each engine; what a first one compiled is beside it."""
+    """A line per engine: its last pass, and what its first pass compiled."""
     passes: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
     for row in rows:
         if row["part"] == "serving":
@@ -129,7 +129,7 @@ def serving_table(rows: Rows) -> list[str]:
 
 
 def agreement(rows: Rows) -> list[str]:
-    """How far log-probabilities are from FLASH_ATTN's, and what a start took."""
+    """A line per engine: distance of log-probabilities from FLASH_ATTN's, and start times."""
     values = {(row["engine"], row["graphs"]): row["values"] for row in rows if row["part"] == "logprobs"}
     starts = {(row["engine"], row["graphs"]): row for row in rows if row["part"] == "start"}
     base = values.get((BASE, "full"))
@@ -174,7 +174,7 @@ def figure(rows: Rows, path: Path) -> Path | None:
 
 
 def render(rows: Rows, drawn: Path | None) -> str:
-    """The page."""
+    """The page as markdown."""
     kept = newest(rows)
     starts = [row for row in kept if row["part"] == "start"]
     about = starts[-1] if starts else {}
@@ -199,7 +199,7 @@ def render(rows: Rows, drawn: Path | None) -> str:
 
 
 def write(out: Path, rows: Rows) -> Path:
-    """Figure and page into `out`; the page."""
+    """Write figure and page into `out`; returns the page's path."""
     drawn = figure(newest(rows), out / "engine.svg")
     (out / NAME).write_text(render(rows, drawn), encoding="utf-8")
     return out / NAME

@@ -49,15 +49,13 @@ from compare.workloads.suites import UnknownWorkload
 
 HELP = "one captured graph for every batch, or one per batch"
 
-# Tensors of one capacity that any batch is put into: what a serving engine captures its graphs on.
-#
-# Several page sets, one table each, over one pool of pages: a graph holds a launch on every set, and a read of a large
-# buffer before each replay (`timing`) leaves none of them in a cache.
+# Fixed tensors that any batch is copied into, as a serving engine captures its graphs on. A graph holds a launch on
+# each of several page sets, so that no replay finds its pages in a cache.
 
 
 @dataclass(frozen=True)
 class Size:
-    """What the tensors hold: sequences, keys of each, query tokens of all."""
+    """The capacity of the tensors: sequences, keys of each, query tokens of all."""
 
     seqs: int = 256
     keys: int = 131072
@@ -90,7 +88,7 @@ class Stage:
         self.lens: Lens = ()
 
     def fill(self, lens: Lens) -> None:
-        """Make the tensors this batch; sequences behind it are empty. Raises SpecError where it does not fit."""
+        """Fill the tensors with this batch; further sequences are empty. Raises SpecError if it does not fit."""
         page = self.shape.block_size
         need = torch.tensor([cdiv(seq_len, page) for _, seq_len in lens], dtype=torch.int64)
         total, pages = int(need.sum()), self._order.numel()
@@ -121,13 +119,13 @@ class Stage:
         )
 
     def full(self) -> list[PagedBatch]:
-        """Every set at the capacity, whatever it holds now; hints say the capacity."""
+        """Every page set as a batch of the full capacity, with hints that say the capacity."""
         size = self.size
         stats = BatchStats(size.seqs, size.tokens, 0, size.tokens, size.keys, size.seqs * size.keys)
         return [self.batch(number, size.seqs, size.tokens, stats) for number in range(self.sets)]
 
     def exact(self) -> list[PagedBatch]:
-        """Every set as just the batch that it holds now."""
+        """Every page set as exactly the batch that it holds now."""
         stats = BatchStats.of(self.lens)
         return [self.batch(number, stats.num_seqs, stats.num_tokens, stats) for number in range(self.sets)]
 
@@ -145,7 +143,7 @@ PLAIN = Features()
 
 @dataclass(frozen=True)
 class Tools:
-    """What needs a GPU, so that everything else can be tested without one.
+    """The operations that need a GPU; tests replace them.
 
     runner: the launches of the page sets 0 .. n - 1, captured. measure: microseconds of some work on the device.
     free_bytes: of device memory.
@@ -175,7 +173,7 @@ def cuda_tools(gpu: Gpu, device: torch.device) -> Tools:
 
 
 class Captured:
-    """One kernel captured on every page set: its config and scratch are those of the batches that it was given."""
+    """One kernel captured on every page set, with the config and scratch for its batches."""
 
     def __init__(self, tools: Tools, stage: Stage, kernel_id: str, batches: Sequence[PagedBatch]) -> None:
         self.kernel_id, self.kernel, self.stage = kernel_id, registry.load(kernel_id), stage
@@ -190,14 +188,14 @@ class Captured:
             self.kernel.launch(batches[number], PLAIN, out, self.config, self.workspace)
 
         self.launch = launch
-        launch(0)  # so that the modules which it loads are not counted as the graph's
+        launch(0)  # load modules before measuring the graph's memory
         before = tools.free_bytes()
         self.runner = tools.runner(launch, len(batches))
         self.runner.run()  # the first replay puts the graph on the device
         self.graph_bytes = before - tools.free_bytes()
 
     def wrong(self, batch: PagedBatch, expected: Expected) -> str:
-        """Why the output of `batch`, the last page set, is wrong; empty where it is right."""
+        """Why the output of the last page set is wrong; empty if it is right."""
         self.stage.out.fill_(float("nan"))
         self.runner.run()
         verdict = check(self.stage.out[: batch.num_tokens], None, batch, PLAIN, self.kernel.CONTRACT, expected)
@@ -212,10 +210,7 @@ Row = dict[str, Any]
 
 
 def attempt(tools: Tools, about: Row, results: Callable[[], Iterator[Row]]) -> Iterator[Row]:
-    """`results`; where they end in an error, a line that says so, and what comes next goes on.
-
-    Raises the error again where the device did not survive it: then nothing else would be true.
-    """
+    """Yield `results`; an error becomes a row, and the study goes on. Raises it again if the device is lost."""
     try:
         yield from results()
     except Exception as error:
@@ -225,7 +220,7 @@ def attempt(tools: Tools, about: Row, results: Callable[[], Iterator[Row]]) -> I
 
 
 def timed(tools: Tools, competitors: Sequence[Captured], expected: Expected) -> list[Row]:
-    """Judge each on what the stage holds, then time all of them in turns. A wrong one has no time."""
+    """Judge every competitor on the current batch, then time the right ones in turns."""
     batch = competitors[0].stage.exact()[-1]
     reasons = [competitor.wrong(batch, expected) for competitor in competitors]
     tracks = [
@@ -242,7 +237,7 @@ def timed(tools: Tools, competitors: Sequence[Captured], expected: Expected) -> 
 
 
 def one_for_all(tools: Tools, stage: Stage, dsls: Sequence[str], rows: Sequence[Workload]) -> Iterator[Row]:
-    """static_grid captured once, at the capacity, against auto captured for every row."""
+    """Compare static_grid, captured once at the capacity, with auto, captured for every row."""
     name = "one for all"
     static: dict[str, Captured] = {}
 
@@ -269,7 +264,7 @@ def one_for_all(tools: Tools, stage: Stage, dsls: Sequence[str], rows: Sequence[
 
 
 def powers_of_two(tools: Tools, stage: Stage, dsl: str) -> Iterator[Row]:
-    """Decodes of few sequences in graphs captured for 1, 2, 4 ... of them, in their own, and in static_grid's."""
+    """Time decodes of few sequences in graphs for 1, 2, 4, ... sequences, in their own, and in static_grid's."""
     most = min(MOST_SEQS, stage.size.seqs)
     sizes = [2**k for k in range(most.bit_length()) if 2**k <= most]
     keys = min(DECODE_KEYS, stage.size.keys)
@@ -288,13 +283,13 @@ def powers_of_two(tools: Tools, stage: Stage, dsl: str) -> Iterator[Row]:
 
 
 def memory(experiment: str, graphs: Sequence[Captured]) -> Row:
-    """Bytes of one kernel's graphs, which hold a launch per page set, and of their scratch."""
+    """The row with the bytes of one kernel's graphs and scratch."""
     sizes = {"graph_bytes": sum(g.graph_bytes for g in graphs), "scratch_bytes": sum(g.scratch_bytes for g in graphs)}
     return {"experiment": f"{experiment}: memory", "kernel": graphs[0].kernel_id, "graphs": len(graphs)} | sizes
 
 
 def layers(tools: Tools, stage: Stage, dsl: str) -> Iterator[Row]:
-    """A layer's time where attention is in the graph, and where it is launched between graphs of what is around it."""
+    """Time a layer with attention in its graph, and with attention launched between two graphs."""
     keys, seqs = min(DECODE_KEYS, stage.size.keys), min(8, stage.size.seqs)
     stage.fill([(1, keys)] * seqs)
     hidden = torch.zeros(seqs, 4096, device=tools.device)
@@ -368,7 +363,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def here(console: Console, dsls: Sequence[str]) -> Iterator[str]:
-    """The DSLs that can be imported; of each other one line says why not."""
+    """Yield the DSLs that can be imported; print why another cannot."""
     for dsl in dsls:
         try:
             registry.load(f"{dsl}/auto")
@@ -385,7 +380,7 @@ def everything(tools: Tools, stage: Stage, dsls: Sequence[str], rows: Sequence[W
 
 
 def record(console: Console, folder: Path, results: Iterator[Row]) -> int:
-    """Write every result as it comes, and in any event the report. WRONG where an output was."""
+    """Write results as they come, and the report at the end or on Ctrl-C. Returns WRONG if an output was wrong."""
     rows, interrupted = [], False
     with open(folder / report.LINES, "w", encoding="utf-8") as file:
         try:

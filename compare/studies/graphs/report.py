@@ -27,7 +27,7 @@ STATIC_AT = 2.2  # times the largest graph: where static_grid's graph for all st
 
 
 def draw_ratios(pairs: Rows, path: Path) -> Path:
-    """Row by row auto's time in a graph of its own over static_grid's in the graph for all."""
+    """Draw, for each row, auto's time in its own graph over static_grid's time in the one graph."""
     names = list(dict.fromkeys(pair["row"] for pair in sorted(pairs, key=lambda p: KINDS.index(p["kind"]))))
     figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 5.2), layout="constrained")
     for dsl in dict.fromkeys(pair["dsl"] for pair in pairs):
@@ -71,7 +71,7 @@ def waves(found: Rows, path: Path) -> Path:
 
 
 def _of_one_batch(axes: Any, dsl: str, seqs: int, mine: Rows, largest: int) -> None:
-    """One batch in every graph that can serve it."""
+    """Draw the times of one batch in every graph that can serve it."""
     sized = sorted((int(row["graph"]), row["us"]) for row in mine if row["graph"].isdigit())
     plain = marks(f"{dsl}/parallel_softmax")
     axes.plot(*zip(*sized, strict=True), linestyle="-", **plain | {"label": f"{dsl}/auto, captured for more"})
@@ -87,7 +87,7 @@ def _of_one_batch(axes: Any, dsl: str, seqs: int, mine: Rows, largest: int) -> N
 
 
 def _beside(right: float, up: float) -> dict[str, Any]:
-    """The keywords of a small text so many points from what it names."""
+    """Keywords of `annotate` for a small text at an offset in points."""
     return {"textcoords": "offset points", "xytext": (right, up), "fontsize": 9}
 
 
@@ -118,7 +118,7 @@ def write(folder: Path, rows: Rows) -> Path:
 
 
 def sections(rows: Rows) -> list[Section]:
-    """What the experiments found, each that has a row."""
+    """The sections of all experiments that have rows."""
     made = [_one_for_all(rows), _powers(rows), _memory(rows), _partial(rows), _wrong(rows)]
     return [section for section in made if section]
 
@@ -144,7 +144,7 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def ratios(rows: Rows) -> list[dict[str, Any]]:
-    """Row by row and DSL by DSL: auto's time with a graph of its own over static_grid's in the graph for all."""
+    """For each row and DSL: auto's time in its own graph over static_grid's time in the one graph."""
     times: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         if row["experiment"] == "one for all" and row["us"]:
@@ -186,7 +186,7 @@ def _one_for_all(rows: Rows) -> Section | None:
 
 
 def _sized(rows: Rows) -> Rows:
-    """Decodes of few sequences in graphs for more."""
+    """The rows of decodes in graphs for more sequences."""
     return [row for row in rows if row["experiment"] == "powers of two" and row["us"]]
 
 
@@ -241,7 +241,7 @@ def _partial(rows: Rows) -> Section | None:
 
 
 def again(folder: Path) -> int:
-    """Write the report of a run, also of one that was cut short. 0; 2 where the folder holds no such run."""
+    """Write the report of a finished or interrupted run. Returns 0, or 2 if the folder holds no such run."""
     if not all((folder / name).exists() for name in (LINES, "manifest.json")):
         print(f"--report: found {folder}, allowed a folder that study graphs wrote", file=sys.stderr)
         return USAGE

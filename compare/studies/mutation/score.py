@@ -1,4 +1,4 @@
-"""The mutation score of the kit: of wrong kernels that were made by themselves, how many each level rejects.
+"""The mutation score of the kit: how many generated wrong kernels each level rejects.
 
     python -m compare study mutation --out FOLDER [--count 1300] [--axes 400] [--seed 1] [--level full] [--jobs 2]
     python -m compare study mutation --out FOLDER --first 110 [...]      chooses the level first: FOLDER/first.json
@@ -85,7 +85,7 @@ class Lives:
         self._learn(found)
 
     def by_case(self) -> dict[str, set[int]]:
-        """The kernels that each case rejects, of those that run at all."""
+        """The running kernels that each case rejects."""
         found = {case: set() for case in self.done if not case.startswith(WHOLE)}
         for number in self.kills.keys() - self.never:
             for case in self.kills[number]:
@@ -153,7 +153,7 @@ def _lane(lives: Lives, numbers: Callable[[], list[int]]) -> Any:
 
 
 def run(lives: Lives, names: list[str], workers: int, numbers: Callable[[], list[int]] | None = None) -> None:
-    """Each case on those that live when it begins, or on those of `numbers`."""
+    """Ask each case of the kernels that are alive when it begins, or of those in `numbers`."""
     left = [name for name in names if name not in lives.done]
     pool: Pool = Pool([_lane(lives, numbers or lives.alive) for _ in range(workers)], Jobs(left, of=in_order))
     try:
@@ -186,7 +186,7 @@ def options(new: argparse.ArgumentParser) -> None:
 
 
 def found(lives: Lives, cases: dict[str, list[str]]) -> tuple[dict[str, Any], list[table.Line]]:
-    """The run and its kernels, as the lines of `table`; those that do not run are left out."""
+    """The run and its kernels as lines for `table`, without kernels that do not run."""
     import torch
 
     kernels, same, lines = kernels_of(lives.count, lives.of_axes, lives.seed), set(lives.same), []
@@ -210,7 +210,7 @@ def found(lives: Lives, cases: dict[str, list[str]]) -> tuple[dict[str, Any], li
 
 
 def score(lives: Lives, asked: argparse.Namespace) -> None:
-    """Prints the table of the levels and who lives, and keeps both as lines."""
+    """Print and keep the table of levels and the survivors."""
     kernels = kernels_of(lives.count, lives.of_axes, lives.seed)
     names = levels.LEVELS[: levels.LEVELS.index(asked.level) + 1]
     cases = {level: in_turn(level, lives.draw) for level in names}
@@ -225,7 +225,7 @@ def score(lives: Lives, asked: argparse.Namespace) -> None:
 
 
 def choose(lives: Lives, asked: argparse.Namespace) -> None:
-    """Writes the level first, and prints what it rejects."""
+    """Choose and write the level `first`, and print what it rejects."""
     run(lives, [PLAIN, *first.candidates()], asked.jobs)
     words = f"--out FOLDER --count {lives.count} --axes {lives.of_axes} --seed {lives.seed} --first {asked.first}"
     made = first.written(f"python -m compare study mutation {words}", lives.by_case(), asked.first)

@@ -18,7 +18,7 @@ SAME, DIFFERS, AT_LIMIT = "same bits", "differs", "wrong at its limit"
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Line]]:
-    """The run, and its kernels."""
+    """The head and the kernels of a mutation run's file."""
     run, *kernels = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return run, kernels
 
@@ -28,7 +28,7 @@ def write(path: Path, run: dict[str, Any], kernels: Sequence[Line]) -> None:
 
 
 def died(kills: Set[str], cases: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The first level that has a case which rejects a kernel, and that case."""
+    """The first level with a case that rejects the kernel, and that case."""
     for level, names in cases.items():
         if case := next((name for name in names if name in kills), None):
             return {"level": level, "case": case}

@@ -35,7 +35,7 @@ MEMORY = 8 << 30  # bytes beyond what the imports took: a torch with CUDA takes 
 
 
 class Late(Exception):
-    """A kernel that does not end."""
+    """The kernel did not end in time."""
 
 
 def late(*_: Any) -> None:
@@ -54,7 +54,7 @@ def _module(kernel: Made, whole: bool) -> Any:
 
 
 def launcher(module: Any) -> Any:
-    """The emulation of a module as the kit calls it."""
+    """A module's emulation as the kit calls a kernel."""
     schedule = module.Schedule(TILE, SEGMENTS)
     return lambda batch, features, out, lse: module.emulate(batch, features, out, schedule, lse=lse)
 
@@ -75,7 +75,7 @@ def judged(case: Asked, module: Any) -> tuple[bool, str]:
 
 
 def guarded(case: Asked, module: Any) -> tuple[bool, str]:
-    """`judged`, or what the kernel raised."""
+    """The result of `judged`, or the error that the kernel raised."""
     try:
         signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
         return judged(case, module)
