@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -85,6 +86,32 @@ def test_a_part_without_its_whole_is_refused(pair):
 
 # id -> (features of a batch, the argument that the refusal names, dtype of the caches, dtype of the query)
 MALFORMED = {
+    "features-a-dict": ({"causal": True}, "features", None),
+    "causal-an-integer": (Features(causal=1), "causal", None),
+    "causal-none": (Features(causal=None), "causal", None),
+    "window-zero": (Features(sliding_window=0), "sliding_window", None),
+    "window-minus-one": (Features(sliding_window=-1), "sliding_window", None),
+    "window-float": (Features(sliding_window=4.0), "sliding_window", None),
+    "window-bool": (Features(sliding_window=True), "sliding_window", None),
+    "window-beyond-int32": (Features(sliding_window=2**31), "sliding_window", None),
+    "softcap-zero": (Features(softcap=0.0), "softcap", None),
+    "softcap-negative": (Features(softcap=-30.0), "softcap", None),
+    "softcap-infinite": (Features(softcap=INF), "softcap", None),
+    "softcap-nan": (Features(softcap=NAN), "softcap", None),
+    "softcap-subnormal": (Features(softcap=1e-40), "softcap", None),
+    "softcap-infinite-in-float32": (Features(softcap=1e40), "softcap", None),
+    "softcap-a-bool": (Features(softcap=True), "softcap", None),
+    "softcap-a-tensor": (Features(softcap=torch.tensor(30.0)), "softcap", None),
+    "softcap-of-infinite-quotients": (Features(softcap=math.nextafter(2.0**-30, 0.0)), "softcap", None),
+    "sinks-a-list": (Features(sinks=[0.0] * 4), "sinks", None),
+    "sinks-a-numpy-array": (Features(sinks=np.zeros(4)), "sinks", None),
+    "sinks-per-kv-head": (Features(sinks=torch.zeros(2)), "sinks", None),
+    "sinks-of-two-dimensions": (Features(sinks=torch.zeros(4, 1)), "sinks", None),
+    "sinks-float64": (Features(sinks=torch.zeros(4, dtype=torch.float64)), "sinks", None),
+    "sinks-elsewhere": (Features(sinks=torch.zeros(4, device="meta")), "sinks", None),
+    "sinks-apart": (Features(sinks=torch.zeros(8)[::2]), "sinks", None),
+    "sinks-nan": (Features(sinks=torch.tensor([0.0, NAN, 0.0, 0.0])), "sinks", None),
+    "sinks-infinite": (Features(sinks=torch.tensor([0.0, INF, 0.0, 0.0])), "sinks", None),
     "slopes-of-two-heads": (Features(alibi_slopes=HEADS), "alibi_slopes", None),
     "slopes-half": (Features(alibi_slopes=SLOPES.half()), "alibi_slopes", None),
     "slopes-elsewhere": (Features(alibi_slopes=SLOPES.to("meta")), "alibi_slopes", None),

@@ -110,29 +110,21 @@ def played(*names, **options):
         crew.close()
 
 
-def test_a_sick_device_costs_its_cell_and_the_rest_get_a_new_process():
-    assert played("a", "sick", "b") == {"a": "ok", "sick": "crash", "b": "ok"}
-
-
-def test_a_death_between_cells_blames_nobody():
-    assert played("after", "b", "c") == {"after": "ok", "b": "ok", "c": "ok"}
-
-
-def test_a_death_before_any_cell_blames_all_and_ends():
-    assert played("before", "b") == {"before": Status.CRASH, "b": Status.CRASH}
-
-
-def test_a_row_that_never_came_is_a_crash():
-    assert played("a", "forgets") == {"a": "ok", "forgets": Status.CRASH}
-
-
-def test_a_cell_that_hangs_is_ended_and_the_rest_get_a_new_process():
-    assert played("hangs", "b", limit_s=2.0) == {"hangs": Status.TIMEOUT, "b": "ok"}
-
-
-def test_a_flood_is_stopped(monkeypatch):
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (("a", "sick", "b"), ["ok", "crash", "ok"]),
+        (("after", "b", "c"), ["ok", "ok", "ok"]),  # a death between cells is nobody's
+        (("before", "b"), [Status.CRASH, Status.CRASH]),  # one before any cell is everybody's, and the end
+        (("a", "forgets"), ["ok", Status.CRASH]),
+        (("hangs", "b"), [Status.TIMEOUT, "ok"]),
+        (("floods", "b"), [Status.CRASH, "ok"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_what_a_process_does_costs_its_cell_and_the_rest_get_a_new_one(names, wanted, monkeypatch):
     monkeypatch.setattr(crew_module, "FLOOD_BYTES", 1 << 20)
-    assert played("floods", "b") == {"floods": Status.CRASH, "b": "ok"}
+    assert played(*names, limit_s=2.0 if "hangs" in names else 300.0) == dict(zip(names, wanted, strict=True))
 
 
 def test_stopping_early_leaves_no_process():
