@@ -82,7 +82,3 @@ def test_runs_that_do_not_compare_are_refused(tmp_path, capsys, other):
     )
     assert diptych(["report", "--print", "means", str(one), str(two), "--unit", UNIT]) == USAGE
     assert "allowed runs of one" in capsys.readouterr().err
-
-
-def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys):
-    assert diptych(["report", "--print", "means", str(tmp_path), "--unit", UNIT]) == USAGE

@@ -95,16 +95,6 @@ def test_the_command_prints_both_dsls(capsys):
     assert "dsl_triton/heuristics/" in told
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [(["q1s2k", "--gpu", "h200x"], "h200"), (["q1x2k"], "q1x2k"), (["q1s2k", "--dtype", "fp4"], "fp4")],
-    ids=["gpu", "batch", "dtype"],
-)
-def test_what_cannot_be_read_is_exit_2_and_names_it(options, said, capsys):
-    assert diptych(["explain", *options]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_a_dsl_that_is_not_here_is_said(monkeypatch, capsys):
     def absent(kernel_id):
         raise registry.Unavailable("ImportError: no such compiler")
