@@ -20,12 +20,12 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision
+from common.spec.kernel import SEAMS, Capacity, Precision, with_levers
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div, int32
-from dsl_helion.binding import fits, held, kernel, launches, loop_order, matrix_instrs, operands, run, smallest_block_m
+from dsl_helion.binding import fits, held, kernel, launches, loop_order, operands, run, smallest_block_m
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.page_runs import Gather, attend_runs, gather_form
@@ -63,6 +63,7 @@ class Config:
 DEFAULT = Config()
 
 
+@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Every prefill that fits beside every decode that fits, each at least once.
 
@@ -75,7 +76,6 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         (True, False),
         (2, 4, 8),
         (1, 2, 3, 4),
-        matrix_instrs(gpu),
     )
     prefills = [prefill for values in product(*axes) if fits(prefill := Prefill(*values), shape, gpu)]
     decodes = list(parallel_softmax.space(shape, gpu))

@@ -197,11 +197,6 @@ def fits(config: Any, shape: AttentionShape, gpu: Gpu) -> bool:
     return shared <= gpu.shared_bytes and accumulators <= config.num_warps * gpu.warp_size * 160 * 4
 
 
-def matrix_instrs(gpu: Gpu) -> tuple[int, ...]:
-    """Rows of the matrix instruction to try: a Q Block of 64 rows takes 32 KB with 16, 40 KB with the compiler's 32."""
-    return (0, 16) if gpu.vendor == "amd" else (0,)
-
-
 def _fingerprint(value: Any) -> Any:
     """What Helion may compile differently for: finer than its own key, and found in 7 us where Helion's takes 45."""
     if isinstance(value, torch.Tensor):

@@ -20,7 +20,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision
+from common.spec.kernel import SEAMS, Capacity, Precision, with_levers
 from common.spec.metadata import ANY_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion.arithmetic import div, int32, mod
@@ -33,7 +33,6 @@ from dsl_helion.binding import (
     kernel,
     launches,
     loop_order,
-    matrix_instrs,
     operands,
     run,
     smallest_block_m,
@@ -81,6 +80,7 @@ class Config(Cdna):
 DEFAULT = Config()
 
 
+@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory; Q Blocks stay small, for the rows here are few."""
     axes = (
@@ -90,10 +90,9 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         ("page", "flat", "2idx"),
         (2, 4, 8),
         (1, 2, 3, 4),
-        matrix_instrs(gpu),
     )
-    for *values, matrix_instr in product(*axes):
-        if fits(config := Config(*values, matrix_instr=matrix_instr), shape, gpu):
+    for values in product(*axes):
+        if fits(config := Config(*values), shape, gpu):
             yield config
             if gpu.vendor == "nvidia":  # what Helion searches and Triton's kernels lack
                 yield replace(config, eviction="first")

@@ -15,7 +15,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision
+from common.spec.kernel import SEAMS, Capacity, Precision, with_levers
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
@@ -24,7 +24,6 @@ from dsl_helion.binding import (
     kernel,
     launches,
     loop_order,
-    matrix_instrs,
     operands,
     run,
     smallest_block_m,
@@ -56,6 +55,7 @@ class Config(Cdna):
 DEFAULT = Config()
 
 
+@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     axes = (
@@ -65,10 +65,9 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         (True, False),
         (2, 4, 8),
         (1, 2, 3, 4),
-        matrix_instrs(gpu),
     )
-    for *values, matrix_instr in product(*axes):
-        if fits(config := Config(*values, matrix_instr=matrix_instr), shape, gpu):
+    for values in product(*axes):
+        if fits(config := Config(*values), shape, gpu):
             yield config
 
 

@@ -15,7 +15,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu, PagedBatch
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, new_tokens, packed_lanes
+from common.spec.kernel import SEAMS, Capacity, Precision, new_tokens, packed_lanes, with_levers
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
@@ -24,7 +24,6 @@ from dsl_helion.binding import (
     kernel,
     launches,
     loop_order,
-    matrix_instrs,
     operands,
     run,
     smallest_block_m,
@@ -73,10 +72,11 @@ class Config:
 DEFAULT = Config()
 
 
+@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Pairs of configs that fit, each prefill with every decode."""
-    axes = ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3), matrix_instrs(gpu)
-    decodes = [Decode(*v) for v in product((64, 128), *axes[:3]) if fits(Prefill(16, *v), shape, gpu)]
+    axes = ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3)
+    decodes = [Decode(*v) for v in product((64, 128), *axes) if fits(Prefill(16, *v), shape, gpu)]
     for values in product((16, 32, 64, 128), (16, 32, 64, 128), *axes):
         if fits(prefill := Prefill(*values), shape, gpu):
             for decode in decodes:

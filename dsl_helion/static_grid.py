@@ -19,7 +19,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision
+from common.spec.kernel import SEAMS, Capacity, Precision, with_levers
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import PartScratch, ensure_capacity, ensure_served
 from dsl_helion.binding import (
@@ -28,7 +28,6 @@ from dsl_helion.binding import (
     gather_form,
     kernel,
     launches,
-    matrix_instrs,
     operands,
     run,
     smallest_block_m,
@@ -76,9 +75,10 @@ class Config:
 DEFAULT = Config()
 
 
+@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit, each part's axes beside the other part's first that fits."""
-    axes = (32, 64, 128), (1, 2, 3, 4), (0, 1, 2, 4), ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3), matrix_instrs(gpu)
+    axes = (32, 64, 128), (1, 2, 3, 4), (0, 1, 2, 4), ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3)
     first: Config | None = None
     for name, rows in (("decode", (16,)), ("prefill", (32, 64, 128))):
         for block_m, tile_size, waves, *others in product(rows, *axes):

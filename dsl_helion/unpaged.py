@@ -25,7 +25,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream
+from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream, with_levers
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, partials
 from dsl_helion import parallel_softmax, reduce_segments
@@ -39,7 +39,6 @@ from dsl_helion.binding import (
     launches,
     loadable,
     loop_order,
-    matrix_instrs,
     run,
     smallest_block_m,
 )
@@ -98,11 +97,12 @@ class Config:
 DEFAULT = Config()
 
 
+@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     axes = (32, 64, 128), (32, 64, 128), ("page", "flat"), (4, 8), (1, 2, 3), (1, 2, 4, 8), (True, False)
-    for *values, matrix_instr in product(*axes, matrix_instrs(gpu)):
-        if fits(prefill := Prefill(*values, 8 * gpu.units, matrix_instr=matrix_instr), shape, gpu):
+    for values in product(*axes):
+        if fits(prefill := Prefill(*values, 8 * gpu.units), shape, gpu):
             yield Config(prefill, parallel_softmax.DEFAULT)
 
 

@@ -18,7 +18,7 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, launches
+from common.spec.kernel import SEAMS, Capacity, Precision, launches, with_levers
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import RECORD, PartScratch, ensure_capacity, ensure_served
 from dsl_triton.binding import can_overlap, fits, on_cdna, smallest_block_m, strides
@@ -81,6 +81,7 @@ class Config:
 DEFAULT = Config()
 
 
+@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit, each part's axes beside the other part's first that fits."""
     axes = (32, 64, 128), (1, 2, 3, 4), (0, 1, 2, 4), (2, 4, 8), (1, 2, 3), ("key", "run")
@@ -94,8 +95,6 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
                 most = 65536 // (32 * num_warps * waves) // 8 * 8
                 if gpu.vendor == "nvidia" and name == "decode" and 128 <= most <= 240:
                     yield replace(first, decode=replace(part, registers=most))
-                if gpu.vendor == "amd":
-                    yield replace(first, **{name: replace(part, matrix_instr=16)})
 
 
 @triton.jit(do_not_specialize=["num_seqs", "num_tokens", "max_keys"])

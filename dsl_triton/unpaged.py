@@ -25,7 +25,17 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, launches, side_stream
+from common.spec.kernel import (
+    SEAMS,
+    Capacity,
+    Precision,
+    beside,
+    copied_scales,
+    join,
+    launches,
+    side_stream,
+    with_levers,
+)
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, partials
 from dsl_triton import parallel_softmax, reduce_segments
@@ -90,6 +100,7 @@ class Config:
 DEFAULT = Config()
 
 
+@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     decode = replace(parallel_softmax.DEFAULT, overlap=can_overlap(gpu))

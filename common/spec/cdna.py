@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,3 +24,6 @@ class Cdna:
     xcds: int = 1
     transposed_keys: bool = False
     stream: bool = False
+
+
+LEVERS = tuple(field.name for field in fields(Cdna))

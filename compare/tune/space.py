@@ -17,6 +17,7 @@ from typing import Any
 
 from common.gpus import Gpu
 from common.serving.choice import MOST_SEGMENTS, Choice
+from common.spec.cdna import LEVERS
 from compare.competitors import registry
 from compare.tune import learned
 from compare.workloads import Workload
@@ -119,7 +120,8 @@ def model(number: int) -> Policy:
 class Space:
     """The configs that a kernel calls worth trying, and whether a changed default is one of them.
 
-    The parts of a nested config (prefill, decode) are looked at one by one: whether one fits does not hang on another.
+    The parts of a nested config (prefill, decode), and the levers of each (common.spec.Cdna), are looked at one by one:
+    whether one fits does not hang on another.
     """
 
     def __init__(self, configs: Iterable[Any]) -> None:
@@ -129,7 +131,9 @@ class Space:
         self.axes = {n: sorted({f[n] for f in self._flat}, key=lambda v: (str(type(v)), v)) for n in names}
         self.parts: dict[str, list[str]] = {}
         for name in names:
-            self.parts.setdefault(name.rpartition(".")[0], []).append(name)
+            prefix, _, field = name.rpartition(".")
+            apart = field in LEVERS and len(self.axes[name]) > 1
+            self.parts.setdefault(f"{prefix}.levers" if apart else prefix, []).append(name)
         self._projected: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
 
     def allows(self, config: Any, default: Any) -> bool:

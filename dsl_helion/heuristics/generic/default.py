@@ -148,8 +148,8 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     decode, found = _decode_block(s), _rows(s)
     if s.old and s.full:  # of 256 lanes 8 warps would form every score twice
         found = found._replace(num_warps=8)
-    if s.mfma and gpu.fp8_products and not gpu.turns_on_read and s.small and s.full:
-        found = found._replace(tile_size=16)  # gfx942, 32 keys: 260 registers, one program; 206 of 16
+    if s.mfma and gpu.fp8_products and not gpu.turns_on_read and s.small and s.usual:
+        found = found._replace(tile_size=found.tile_size // 2)  # gfx942, all keys: 260 registers, one program a unit
     prefill = split_kernel.Prefill(**_named(found), gather="page")
     if s.few_rows:
         prefill = split_kernel.Prefill(**decode)
