@@ -126,7 +126,7 @@ def test_a_killed_run_goes_on_where_it_ended(tmp_path):
         child.wait()
     with open(log, "a") as file:
         file.write('{"torn')
-    first = [json.loads(text) for text in log.read_text().splitlines()[:-1]]
+    first = records.read(log)
     before = records.done(first, "triton")
     assert 0 < len(before) < 8
     assert run(tmp_path, "--resume") == exits.OK
