@@ -7,6 +7,7 @@ therefore impossible from cold caches, and that is all they are used for. No mea
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -87,6 +88,15 @@ class Gpu:
     def turns_on_read(self) -> bool:
         """Shared memory gives a transposed tile in wide reads: NVIDIA's ldmatrix, and gfx950's."""
         return self.vendor == "nvidia" or not self.mfma or self.arch == "gfx950"
+
+
+def unlike(one: Gpu, other: Gpu) -> float:
+    """How far two GPUs are apart for a program: another vendor, another instruction set, then doublings of units, of
+    shared memory, of the bandwidth and of the peak."""
+    pairs = [(one.units, other.units), (one.shared_bytes, other.shared_bytes)]
+    pairs += [(one.hbm_gbps, other.hbm_gbps), (one.bf16_tflops, other.bf16_tflops)]
+    doublings = sum(abs(math.log2(a / b)) for a, b in pairs if a and b)
+    return 100 * (one.vendor != other.vendor) + 10 * (one.arch != other.arch) + doublings
 
 
 _NO_FP8 = ("gfx90a", "gfx1100")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import helion
 import torch
 
+from common.choice.legal import fits_one
 from common.spec import AttentionShape, Gpu, PagedBatch, UnsupportedFeature
 from common.spec import kernel as protocol
 from common.spec.paged_batch import ALIGNMENT
@@ -186,15 +187,8 @@ def fits(config: Any, shape: AttentionShape, gpu: Gpu) -> bool:
     """Whether operands fit into shared memory and the accumulator into registers, and the gather form applies."""
     if config.gather == "page" and not page_form_applies(shape, config.tile_size):
         return False
-    head, block_m = helion.next_power_of_2(shape.head_size), max(config.block_m, smallest_block_m(shape))
-    value = helion.next_power_of_2(shape.value_lanes)
-    # K and V of each stage in flight, and Q beside them
-    keys, query_bytes = config.tile_size * max(config.num_stages - 1, 1), shape.dtype.itemsize
-    value_bytes = max(query_bytes, 2)  # beside an fp8 query V is multiplied in fp16
-    shared = keys * (head * query_bytes + value * value_bytes) + block_m * head * query_bytes
-    accumulators = block_m * (value + config.tile_size) * 4
-    # 4 bytes x 160 of a thread's 255 registers
-    return shared <= gpu.shared_bytes and accumulators <= config.num_warps * gpu.warp_size * 160 * 4
+    rows = max(config.block_m, smallest_block_m(shape))
+    return fits_one(rows, config.tile_size, config.num_warps, config.num_stages, shape, gpu)
 
 
 def _fingerprint(value: Any) -> Any:

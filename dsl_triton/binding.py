@@ -4,6 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
+from common.choice.legal import fits_one
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
 
@@ -60,15 +61,7 @@ def smallest_block_m(shape: AttentionShape) -> int:
 
 def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: AttentionShape, gpu: Gpu) -> bool:
     """Whether the operands fit into shared memory and the accumulators into registers, by an upper bound of each."""
-    head, values = (max(16, triton.next_power_of_2(lanes)) for lanes in (shape.head_size, shape.value_lanes))
-    query_bytes = shape.dtype.itemsize
-    value_bytes = max(query_bytes, 2)  # beside an fp8 query V is multiplied in fp16
-    # K and V of each stage in flight, and Q beside them
-    keys = tile_size * max(num_stages - 1, 1)
-    shared = keys * (head * query_bytes + values * value_bytes) + block_m * head * query_bytes
-    accumulators = block_m * (values + tile_size) * 4
-    # 4 bytes x 160 of a thread's 255 registers
-    return shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4
+    return fits_one(block_m, tile_size, num_warps, num_stages, shape, gpu)
 
 
 def can_overlap(gpu: Gpu) -> bool:

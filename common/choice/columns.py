@@ -1,9 +1,8 @@
 """What a choice knows of a batch and of a candidate, as columns of numbers.
 
-In: shapes, host integers of batches, GPUs; kernels with their configs as plain values. Out: one array a batch and
-candidate, which the model (common/choice/model.py) reads. The columns are of three kinds: the batch's sizes, the
-config's numbers, and what follows from both by counting: programs, waves, tiles, bytes. Any candidate has them: a field
-that a DSL's Config lacks has its neutral value, so both DSLs have one table.
+In: shapes, host integers of batches, GPUs; kernels with their configs as plain values. Out: arrays of the batches'
+sizes, of the configs' numbers, and of what follows from both by counting: programs, waves, tiles, bytes. Any candidate
+has them: a field that a DSL's Config lacks has its neutral value, so both DSLs have the same columns.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
 KERNELS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged", "native.sm90_prefill")
 NEUTRAL = {"block_m": 128, "tile_size": 64, "num_warps": 4, "num_stages": 2, "num_segments": 1, "registers": 0}
 GATHERS = ("key", "run", "page", "flat", "2idx")
-REGISTERS, LANES = 65536, 32
+REGISTERS = 65536
 MOST_REGISTERS, MOST_PROGRAMS = 255, 16  # of a thread; of an SM, beyond which none more hides latency
 OF_SHORT_MMA = 0.6  # of a unit's peak: products of under 64 rows pass their operands through registers
 
@@ -56,8 +55,8 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
             "kv_heads": shape.num_kv_heads, "ratio": shape.queries_per_kv, "head": shape.head_size,
             "lanes": power_of_two(shape.head_size), "value_lanes": power_of_two(shape.value_lanes),
             "bytes": shape.dtype.itemsize, "cache_bytes": shape.cache_dtype.itemsize, "page": shape.block_size,
-            "units": max(gpu.units, 1), "shared": gpu.shared_bytes, "hbm": (gpu.hbm_gbps or 1) * 1e3,
-            "peak": (gpu.bf16_tflops or 1) * 1e6 / max(gpu.units, 1),
+            "units": max(gpu.units, 1), "warp": gpu.warp_size, "shared": gpu.shared_bytes,
+            "hbm": (gpu.hbm_gbps or 1) * 1e3, "peak": (gpu.bf16_tflops or 1) * 1e6 / max(gpu.units, 1),
         })  # fmt: skip
     return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
 
@@ -101,7 +100,7 @@ def _launch(
     programs = seqs * np.ceil(np.maximum(query, 1) / tokens) * b["kv_heads"] * segments
     mean, most = np.ceil(mean / segments), np.ceil(most / segments)
 
-    threads = warps * LANES
+    threads = warps * b["warp"]
     registers = np.minimum(40 + (rows * (b["value_lanes"] + tile) + tile * b["head"] / 2) / threads, MOST_REGISTERS)
     kv_bytes = tile * (b["lanes"] + b["value_lanes"]) * b["cache_bytes"]
     shared = kv_bytes * np.maximum(stages - 1, 1) + rows * b["lanes"] * b["bytes"]
@@ -140,22 +139,3 @@ def moved_us(b: Columns, c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray
     copy = copied * b["kv_heads"] * (b["lanes"] + b["value_lanes"]) * (b["cache_bytes"] + b["bytes"])
     copy = np.where(c["kernel"] == KERNELS.index("unpaged"), copy, 0.0)
     return (b["all_keys"] * kv + io) / b["hbm"], part * parts / b["hbm"], copy / b["hbm"]
-
-
-def table(b: Columns, c: Columns) -> np.ndarray:
-    """[batch and candidate, column]: what the model reads. b, c: as `launches`; flattened in C order."""
-    long, short = launches(b, c)
-    units = b["units"]
-    found = [_log(b[name]) for name in ("seqs", "tokens", "longest", "keys", "page")]
-    found += [_log(b["decodes"] + 1), b["all_keys"] / (b["seqs"] * b["keys"])]
-    found += [b[name] for name in ("ratio", "kv_heads", "head", "cache_bytes")]
-    found += list(c.values())
-    for one in (long, short):
-        found += [_log(one.span), _log(one.waves + 0.1), one.together, one.held]
-        found += [_log(one.programs / units + 0.01), _log(one.tiles / units + 0.01)]
-    found += [_log(us + 0.1) for us in moved_us(b, c)]
-    return np.stack([one.ravel() for one in np.broadcast_arrays(*found)], axis=1)
-
-
-def _log(x: np.ndarray) -> np.ndarray:
-    return np.log2(np.maximum(x, 1e-3))

@@ -1,34 +1,33 @@
 """Candidates for a batch, the best first: a portfolio of configs and the model that ranks them, from one file a DSL and
-GPU. `python -m compare tune --learn` writes it, from logs alone; docs/tuning.md says how.
+GPU. `python -m compare tune --fit` writes it, from logs alone; docs/tuning.md says how.
 
-A portfolio has a few configs a kernel, without numbers of segments. These follow from the batch: as many as fill the
-GPU's slots once, half and twice as many, and one; the model says which. Short queries beside prompts get what the model
-takes for them alone.
+Short queries beside prompts get what the model takes for them alone.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common.choice import columns, legal
-from common.choice.model import Trees, losses
+from common.choice import columns, cost
+from common.choice.model import Net
+from common.choice.portfolio import SHORT, Portfolio
+from common.choice.table import table
 from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats
 
 LABEL = "diptych: learned choice"
-MEMBERS = ("label", "dsl", "gpu", "provenance", "sources", "columns", "portfolio", "trees", "held_out")
-MOST_CONFIGS = 40  # of a kernel
-ONE_LAUNCH = ("q_block", "parallel_softmax")  # their Config has no parts
-SHORT = "parallel_softmax"  # serves the short queries of the others
-SHARES = (0.5, 1.0, 2.0)  # of the slots, that segments may fill
-WIDTH = 43  # columns of columns.table
+MEMBERS = ("label", "dsl", "gpu", "provenance", "sources", "columns")
+MEMBERS += ("winners", "constants", "portfolio", "net", "held_out")
+WIDTH = 70  # columns of a table
+ALIKE = 2  # candidates of a kernel and its rows that stand before others: near twins lose alike
 
 
 class NotLearned(ValueError):
@@ -45,8 +44,18 @@ class Candidate:
     loss: float
 
 
+@dataclass(frozen=True)
+class Told:
+    """us: predicted, at the level that the formula gives all candidates and apart as the model has them. limits: the
+    term of the formula (common/choice/cost.py) that most of it is."""
+
+    candidate: Candidate
+    us: float
+    limits: str
+
+
 class Learned:
-    """The portfolio and the model of one DSL on one GPU."""
+    """The portfolio, the model and the shipped winners (plain values) of one DSL on one GPU."""
 
     def __init__(self, plain: Any, dsl: str, gpu: Gpu) -> None:
         """Raises NotLearned."""
@@ -54,17 +63,22 @@ class Learned:
             raise NotLearned(f"found a file without label {LABEL!r} and {', '.join(MEMBERS[1:])}")
         if (plain["dsl"], plain["gpu"]) != (dsl, gpu.name):
             raise NotLearned(f"found {plain['dsl']!r:.40} on {plain['gpu']!r:.40}, allowed {dsl} on {gpu.name}")
+        self.gpu = gpu.name
         if plain["columns"] != WIDTH:
             raise NotLearned(f"columns: found {plain['columns']!r:.40}, allowed {WIDTH}")
         try:
-            self.trees = Trees.of(plain["trees"], WIDTH)
+            self.net = Net.of(plain["net"], WIDTH)
+            self.portfolio = Portfolio(plain["portfolio"])
         except ValueError as error:
             raise NotLearned(str(error)) from error
-        self.portfolio: dict[str, list[dict[str, Any]]] = _portfolio(plain["portfolio"])
-        self.provenance, self.held_out = plain["provenance"], plain["held_out"]
-        self._columns = {
-            kernel: columns.configs([(kernel, part) for part in parts]) for kernel, parts in self.portfolio.items()
-        }
+        self.provenance, self.held_out, self.winners = plain["provenance"], plain["held_out"], plain["winners"]
+        try:
+            found = np.array(plain["constants"], dtype=float)
+        except (TypeError, ValueError):
+            found = np.array(np.nan)
+        if found.shape != (len(cost.TERMS),) or not np.isfinite(found).all() or (found < 0).any():
+            raise NotLearned(f"constants: found {plain['constants']!r:.80}, allowed one of at least 0 for each term")
+        self.constants = found
 
     def first(
         self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, count: int = 5, kernels: Collection[str] | None = None
@@ -72,85 +86,58 @@ class Learned:
         """The `count` best candidates of these kernels (all of the portfolio), fewer where fewer fit. stats: as
         `grid.decided_by` and `grid.seen` have them. Kernels with a launch for short queries alone are none for a batch
         that has no others: SHORT is the same."""
-        short = stats.max_query_len <= SHORT_QUERY
-        decode = None if short else self._short(shape, stats, gpu)
-        asked = [k for k in self.portfolio if (kernels is None or k in kernels) and (k in ONE_LAUNCH or not short)]
-        batch = columns.batches([(shape, stats, gpu)])
-        made, blocks = [], []
-        for kernel in asked:
-            of = self._columns[kernel]
-            if kernel not in ONE_LAUNCH:
-                of = of | {name: np.repeat(value, len(of["kernel"])) for name, value in decode[1].items()}
-            at, segments = self._segments(kernel, of, batch)
-            prefixes = ("long_", "short_") if kernel in ONE_LAUNCH else ("long_",)
-            of = {name: value[at] for name, value in of.items()} | {f"{p}num_segments": segments for p in prefixes}
-            blocks.append(of)
-            made += [(kernel, i, int(n)) for i, n in zip(at, segments, strict=True)]
-        if not made:
+        of, short = self.portfolio, stats.max_query_len <= SHORT_QUERY
+        config, decode = (None, None) if short else self._short(shape, stats, gpu)
+        batch, asked = columns.batches([(shape, stats, gpu)]), of.of(kernels)
+        rows, segments, made = of.numbered(batch, asked & of.one_launch if short else asked, decode)
+        if not len(rows):
             return []
-        joined = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-        lost = losses(self.trees, columns.table(batch, joined), len(made))[0]
-        best = np.argsort(lost, kind="stable")[:count]
-        return [Candidate(made[i][0], self._config(*made[i], decode and decode[0]), float(lost[i])) for i in best]
+        lost = self._losses(batch, made)
+        kinds = list(zip(made["kernel"], made["long_block_m"], strict=True))
+        return [
+            Candidate(of.rows[rows[i]][0], of.config(rows[i], segments[i], config), float(lost[i]))
+            for i in apart(kinds, lost)[:count]
+        ]
 
-    def _config(self, kernel: str, which: int, segments: int, decode: dict[str, Any] | None) -> dict[str, Any]:
-        part = self.portfolio[kernel][which]
-        part = part | {"num_segments": segments} if "num_segments" in part else part
-        return part if kernel in ONE_LAUNCH else {"prefill": part, "decode": decode}
+    def _losses(self, batch: columns.Columns, made: columns.Columns) -> np.ndarray:
+        return self.net.losses(table(batch, made, self.constants))
 
     def _short(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[dict[str, Any], columns.Columns]:
         """What serves the short queries beside prompts, and its columns: the best for them alone."""
         seqs = max(stats.num_decodes, 1)
         keys = max(stats.total_seq_len * seqs // max(stats.num_seqs, 1), 1)
         alone = BatchStats(seqs, seqs, seqs, 1, stats.max_seq_len, keys)
-        batch, of = columns.batches([(shape, alone, gpu)]), self._columns[SHORT]
-        at, segments = self._segments(SHORT, of, batch)
-        of = {name: value[at] for name, value in of.items()}
-        of |= {"long_num_segments": segments, "short_num_segments": segments}
-        if not len(at):  # nothing fits: the smallest, as a launch of it says what it lacks
-            at, segments, of = (
-                np.zeros(1, int),
-                np.ones(1),
-                {name: value[:1] for name, value in self._columns[SHORT].items()},
-            )
-        best = int(np.argmin(losses(self.trees, columns.table(batch, of), len(at))[0]))
-        config = self.portfolio[SHORT][at[best]] | {"num_segments": int(segments[best])}
-        return config, {name: value[best : best + 1] for name, value in of.items() if name.startswith("short_")}
+        batch, of = columns.batches([(shape, alone, gpu)]), self.portfolio
+        asked = of.of({SHORT})
+        rows, segments, made = of.numbered(batch, asked, None)
+        if not len(rows):  # nothing fits: the first, as a launch of it says what it lacks
+            rows, segments = np.flatnonzero(asked)[:1], np.ones(1)
+            made = {name: value[rows] for name, value in of.columns.items()}
+        best = int(np.argmin(self._losses(batch, made)))
+        config = of.config(rows[best], segments[best], None)
+        return config, {name: value[best] for name, value in made.items() if name.startswith("short_")}
 
-    def _segments(self, kernel: str, of: columns.Columns, batch: columns.Columns) -> tuple[np.ndarray, np.ndarray]:
-        """Every config of a kernel that fits, by each number of segments that it may take: (config, segments)."""
-        fits = np.flatnonzero(legal.fits(batch, of, "long_"))
-        if "num_segments" not in self.portfolio[kernel][0]:
-            return fits, np.ones(len(fits))
-        of, count = {name: value[fits] for name, value in of.items()}, len(fits)
-        long, short = columns.launches(batch, of)
-        programs = long.programs + (short.programs if kernel in ONE_LAUNCH else 0.0)
-        fill = long.held * batch["units"] / np.maximum(programs, 1)
-        most = np.minimum(np.ceil(batch["keys"] / of["long_tile_size"]), legal.MOST_SEGMENTS)
-        options = [np.clip(_down(fill * share), 1, most) for share in SHARES]
-        numbered = [np.stack([np.arange(count), n]) for n in (np.ones(count), *options)]
-        pairs = np.unique(np.concatenate(numbered, axis=1), axis=1)
-        return fits[pairs[0].astype(int)], pairs[1]
+    def told(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, candidates: Sequence[Candidate]) -> list[Told]:
+        """What each is predicted to take, and why."""
+        if not candidates:
+            return []
+        batch = columns.batches([(shape, stats, gpu)])
+        made = columns.configs([(one.kernel, one.config) for one in candidates])
+        parts = cost.parted(self.constants, cost.terms(batch, made))
+        lost = np.array([one.loss for one in candidates])
+        us = np.exp(np.median(np.log(parts.sum(axis=1)) - lost) + lost)
+        limits = [cost.TERMS[i] for i in parts.argmax(axis=1)]
+        return [Told(*one) for one in zip(candidates, us.tolist(), limits, strict=True)]
 
 
-def _down(n: np.ndarray) -> np.ndarray:
-    """The largest of 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16 ... (grid.KEYS) that is no larger."""
-    power = np.maximum(2.0 ** (np.floor(np.log2(np.maximum(n, 1))) - 2), 1)
-    return np.maximum(np.floor(n / power) * power, 1)
-
-
-def _portfolio(plain: Any) -> dict[str, list[dict[str, Any]]]:
-    """Raises NotLearned where it is no list of configs a kernel."""
-    if not isinstance(plain, dict) or SHORT not in plain or not set(plain) <= set(columns.KERNELS):
-        raise NotLearned(f"portfolio: found {plain!r:.80}, allowed configs of {', '.join(columns.KERNELS)}")
-    for kernel, parts in plain.items():
-        if not isinstance(parts, list) or not 0 < len(parts) <= MOST_CONFIGS:
-            raise NotLearned(f"portfolio: found {parts!r:.80} of {kernel}, allowed 1 to {MOST_CONFIGS} configs")
-        for part in parts:
-            whole = isinstance(part, dict) and all(isinstance(v, int | float | str | bool) for v in part.values())
-            if not whole or part.keys() != parts[0].keys() or part.get("gather", "key") not in columns.GATHERS:
-                raise NotLearned(f"portfolio: found {part!r:.80} of {kernel}, allowed fields of one Config")
-    return plain
+def apart(kinds: Sequence[Any], lost: np.ndarray) -> list[int]:
+    """The order of candidates by what they lose, where of a kind at most ALIKE stand before the others."""
+    met: Counter[Any] = Counter()
+    first, others = [], []
+    for i in np.argsort(lost, kind="stable"):
+        met[kinds[i]] += 1
+        (first if met[kinds[i]] <= ALIKE else others).append(int(i))
+    return first + others
 
 
 def read(path: Path, dsl: str, gpu: Gpu) -> Learned | None:

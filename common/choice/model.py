@@ -1,90 +1,88 @@
-"""A model of times that ranks candidates: what each loses against the best, by boosted trees over a batch's columns.
+"""A model of times that ranks candidates: what each loses against the best, by a small net over a batch's columns.
 
-The trees are data, fitted to timed candidates by `python -m compare tune --fit` (compare/tune/learn.py): each answers
-with a part of log(time / least time of the row). Nothing in a file is executed. The first trees carry most of it: a
-choice among many asks them of all, and the rest of the best FINALISTS alone.
+The net is data, fitted to timed candidates by `python -m compare tune --fit` (compare/tune/learn.py): the mean of a few
+perceptrons of two hidden layers, each from another start. Nothing in a file is executed. Its answer is
+log(time / least time) of a row but for a number that is the same for all candidates of a batch: it ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-FIRST_TREES, FINALISTS = 60, 12
+LIMIT = 4.0  # standard deviations, beyond which a column says no more: what lies outside of the logs is as their edge
+LAYERS = 3
+MOST_MEMBERS, MOST_WIDTH = 16, 512
 
 
 @dataclass(frozen=True)
-class Trees:
-    """Node i asks whether column `feature[i]` is at most `threshold[i]` and goes to node `left[i]`, else to the next
-    one; a leaf has feature -1 and adds its `value`. roots: the first node of each tree."""
+class Net:
+    """mean, scale: [column]. layers: of each member LAYERS pairs of weights [inputs, outputs] and biases [outputs];
+    SiLU (Elfwing et al. 2017) stands between them, the last has one output."""
 
-    roots: np.ndarray
-    feature: np.ndarray
-    threshold: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
-    value: np.ndarray
+    mean: np.ndarray
+    scale: np.ndarray
+    members: tuple[tuple[tuple[np.ndarray, np.ndarray], ...], ...]
 
-    def predict(self, table: np.ndarray, trees: slice = slice(None)) -> np.ndarray:
-        """The sum of these trees for each row of a table [row, column]."""
-        at = np.tile(self.roots[trees], (len(table), 1))
-        rows = np.arange(len(table))[:, None]
-        while (asks := self.feature[at]).max(initial=-1) >= 0:
-            right = table[rows, asks] > self.threshold[at]
-            at = np.where(asks < 0, at, np.where(right, self.right[at], self.left[at]))
-        return self.value[at].sum(axis=1)
+    def losses(self, table: np.ndarray) -> np.ndarray:
+        """[row] of a table [row, column]."""
+        x = np.clip((table - self.mean) / self.scale, -LIMIT, LIMIT).astype(np.float32)
+        return sum(_forward(x, layers) for layers in self.members) / len(self.members)
 
-    def plain(self) -> dict[str, list[float]]:
-        return {one.name: getattr(self, one.name).tolist() for one in fields(self)}
+    def plain(self) -> dict[str, Any]:
+        """As the JSON of a file, to five significant digits."""
+        members = [[[_short(weights), _short(biases)] for weights, biases in layers] for layers in self.members]
+        return {"mean": _short(self.mean), "scale": _short(self.scale), "members": members}
 
     @classmethod
-    def of(cls, plain: Mapping[str, Sequence[float]], columns: int) -> Trees:
-        """Raises ValueError for arrays that are no trees over so many columns: nothing else is looked up later."""
-        if not isinstance(plain, Mapping) or plain.keys() != {one.name for one in fields(cls)}:
-            raise ValueError(f"model: found no trees, allowed {', '.join(one.name for one in fields(cls))}")
-        kinds = {"threshold": float, "value": float}
-        made = cls(**{name: _array(name, values, kinds.get(name, int)) for name, values in plain.items()})
-        nodes, inner = len(made.feature), np.flatnonzero(made.feature >= 0)
-        if any(len(getattr(made, name)) != nodes for name in ("threshold", "left", "right", "value")):
-            raise ValueError("model: found arrays of different lengths, allowed one entry a node")
-        if len(made.roots) == 0 or nodes == 0 or made.roots.min() < 0 or made.roots.max() >= nodes:
-            raise ValueError(f"model: found roots outside of {nodes} nodes")
-        if made.feature.max() >= columns or made.feature.min() < -1:
-            raise ValueError(f"model: found a node of column {made.feature.max()}, allowed -1 to {columns - 1}")
-        for side in (made.left[inner], made.right[inner]):  # each below its parent, so that every walk ends
-            if len(inner) and ((side <= inner) | (side >= nodes)).any():
-                raise ValueError("model: found a node that leads back or nowhere, allowed one behind it")
-        return made
+    def of(cls, plain: Any, columns: int) -> Net:
+        """Raises ValueError for what is no net over so many columns."""
+        if not isinstance(plain, Mapping) or plain.keys() != {"mean", "scale", "members"}:
+            raise ValueError("net: found none, allowed mean, scale and members")
+        mean, scale = (_array(plain[name], name, (columns,)) for name in ("mean", "scale"))
+        if (scale <= 0).any():
+            raise ValueError("net: found a scale of 0 or less")
+        if not isinstance(plain["members"], list) or not 0 < len(plain["members"]) <= MOST_MEMBERS:
+            raise ValueError(f"net: found other than 1 to {MOST_MEMBERS} members")
+        return cls(mean, scale, tuple(_layers(member, columns) for member in plain["members"]))
 
 
-def _array(name: str, values: Any, kind: type) -> np.ndarray:
-    found = np.array(values)
-    if found.ndim != 1 or found.dtype.kind not in "if" or not np.isfinite(found).all():
-        raise ValueError(f"model: found {name} with other than finite numbers in a list")
-    return found.astype(kind)
+def _forward(x: np.ndarray, layers: tuple[tuple[np.ndarray, np.ndarray], ...]) -> np.ndarray:
+    for weights, biases in layers[:-1]:
+        x = x @ weights + biases
+        x = x / (1 + np.exp(-np.maximum(x, -80)))
+    weights, biases = layers[-1]
+    return (x @ weights + biases)[:, 0]
 
 
-def losses(trees: Trees, table: np.ndarray, candidates: int) -> np.ndarray:
-    """[batch, candidate] log(time / least), for a table of as many batches as rows / candidates. Exact for the
-    FINALISTS of each batch; all others are above these."""
-    first = trees.predict(table, slice(FIRST_TREES)).reshape(-1, candidates)
-    if len(trees.roots) <= FIRST_TREES:
-        return first
-    if candidates <= FINALISTS:
-        return first + trees.predict(table, slice(FIRST_TREES, None)).reshape(-1, candidates)
-    best = np.argpartition(first, FINALISTS - 1, axis=1)[:, :FINALISTS]
-    rows = (np.arange(len(first))[:, None] * candidates + best).ravel()
-    exact = np.take_along_axis(first, best, 1) + trees.predict(table[rows], slice(FIRST_TREES, None)).reshape(
-        best.shape
-    )
-    found = first - first.min(axis=1, keepdims=True) + exact.max(axis=1, keepdims=True) + 1e-6
-    np.put_along_axis(found, best, exact, 1)
+def _layers(plain: Any, columns: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    pairs = isinstance(plain, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in plain)
+    if not pairs or len(plain) != LAYERS:
+        raise ValueError(f"net: found a member without {LAYERS} pairs of weights and biases")
+    found, inputs = [], columns
+    for number, (weights, biases) in enumerate(plain):
+        outputs = 1 if number == LAYERS - 1 else len(biases) if isinstance(biases, list) else 0
+        if not 0 < outputs <= MOST_WIDTH:
+            raise ValueError(f"net: found a layer of {outputs} outputs, allowed 1 to {MOST_WIDTH}")
+        found.append((_array(weights, "weights", (inputs, outputs)), _array(biases, "biases", (outputs,))))
+        inputs = outputs
+    return tuple(found)
+
+
+def _array(values: Any, name: str, size: tuple[int, ...]) -> np.ndarray:
+    try:
+        found = np.array(values, dtype=np.float32)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"net: found {name} that are no numbers") from error
+    if found.shape != size or not np.isfinite(found).all():
+        raise ValueError(f"net: found {name} of {list(found.shape)}, allowed finite ones of {list(size)}")
     return found
 
 
-def order(trees: Trees, table: np.ndarray, candidates: int) -> np.ndarray:
-    """[batch, candidate]: candidates by what they lose, the best first; as given where they are alike."""
-    return np.argsort(losses(trees, table, candidates), axis=1, kind="stable")
+def _short(values: np.ndarray) -> Any:
+    if values.ndim > 1:
+        return [_short(row) for row in values]
+    return [float(f"{value:.5g}") for value in values]

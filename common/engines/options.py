@@ -87,14 +87,16 @@ class Options:
     for; None: an adapter's. warm: DIPTYCH_WARM, what is compiled before the first request: `served` (every step that
     the engine's limits allow), `all` (as well prompts that do not bring their K and V), `none`, or a number: decodes of
     up to so many sequences. writer: DIPTYCH_WRITER, who writes K and V into pages, `diptych` or `engine`. portable:
-    DIPTYCH_PORTABLE=1 refuses native kernels, and PORTABLE is the kernel where none is named.
-    Raises SpecError."""
+    DIPTYCH_PORTABLE=1 refuses native kernels, and PORTABLE is the kernel where none is named. measure: DIPTYCH_MEASURE,
+    of how many candidates the fastest is taken for typical batches, before the first request (Plan.measure); 0: of
+    none. Raises SpecError."""
 
     kernel: str = DEFAULT
     typical_seq_len: int | None = None
     warm: str = "served"
     writer: str = "diptych"
     portable: bool = False
+    measure: int = 0
 
     def __post_init__(self) -> None:
         if self.warm not in WARM and not self.warm.isdecimal():
@@ -111,6 +113,9 @@ class Options:
         typical = given.get("DIPTYCH_TYPICAL_SEQ_LEN")
         if typical is not None and (not typical.isdecimal() or int(typical) == 0):
             raise SpecError("DIPTYCH_TYPICAL_SEQ_LEN", repr(typical), "a number of tokens")
+        measure = given.get("DIPTYCH_MEASURE", "0")
+        if not measure.isdecimal():
+            raise SpecError("DIPTYCH_MEASURE", repr(measure), "a number of candidates")
         portable = given.get("DIPTYCH_PORTABLE", "0") not in ("", "0")
         return cls(
             given.get("DIPTYCH_KERNEL", PORTABLE if portable else DEFAULT),
@@ -118,4 +123,5 @@ class Options:
             given.get("DIPTYCH_WARM", "served"),
             given.get("DIPTYCH_WRITER", "diptych"),
             portable,
+            int(measure),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from common.engines.options import Kernel, Options, kernel_of
 from common.serving.grid import GRID
 from common.serving.plan import Plan
-from common.serving.points import Point, points, prompts
+from common.serving.points import Point, points, prompts, typical
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 from common.spec.features import OPERANDS
 from common.spec.kernel import asked_of_shape
@@ -66,6 +66,7 @@ class Server:
     _workspace: torch.Tensor | None = None
     _plans: dict[Kind, Plan] = field(default_factory=dict)
     _steps: dict[int, tuple[Any, set[int]]] = field(default_factory=dict)  # by plan: the last step, layers that ran
+    _measured: list[Plan] = field(default_factory=list)
     _warm: set[tuple[int, int, bool]] = field(default_factory=set)  # by plan: points, and whether with new K and V
     _pid: int = field(default_factory=os.getpid)
 
@@ -132,12 +133,22 @@ class Server:
         Plan.warmup's.
         """
         began = time.monotonic()
+        self._measure(plan, tensors)
         for stated, given in self._stated(new_kv):
             if (id(plan), len(stated), given) not in self._warm:
                 self._warm.add((id(plan), len(stated), given))
                 self.warmed += plan.warmup(points=stated, new_kv=given, progress=_said, **tensors)
         self.seconds += time.monotonic() - began
         log.info("%s: %d launches warmed up in %.1f s", self.kernel.id, self.warmed, self.seconds)
+
+    def _measure(self, plan: Plan, tensors: Mapping[str, Any]) -> None:
+        """Measure typical batches of a plan where options say so, once."""
+        if self.options.measure and plan.kernel is None and plan.device.type == "cuda" and plan not in self._measured:
+            self._measured.append(plan)
+            given = {name: tensors[name] for name in ("key_cache", "value_cache", "out_dtype") if name in tensors}
+            stated = typical(plan.max_tokens, plan.max_seqs, self.typical_seq_len)
+            done = plan.measure(self.options.measure, stated, **given)
+            log.info("%s: %d batches measured", self.kernel.id, done)
 
     def _stated(self, new_kv: bool) -> Iterator[tuple[list[Point], bool]]:
         """Batches to warm up, and whether their calls bring the step's K and V: decodes do not."""

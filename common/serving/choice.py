@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,13 @@ import torch
 
 from common.choice.learned import Learned, NotLearned, read
 from common.choice.legal import MOST_SEGMENTS
-from common.gpus import Gpu
+from common.gpus import TABLE, Gpu, unlike
+from common.serving import winners
 from common.serving.cdna import settled
-from common.serving.grid import INVARIANT, KEYS, decided_by, power_of_two, reachable_stats, seen
-from common.serving.measured import Table, built
+from common.serving.grid import INVARIANT, KEYS, decided_by, few_keys, power_of_two, reachable_stats, seen
+from common.serving.stamps import stamp
 from common.serving.tape import Launch
+from common.serving.winners import Winners, built
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, asked_of, planned
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
@@ -35,11 +37,12 @@ UNTUNED = "untuned default"
 OF_THIS_GPU = "rules written from times of this GPU"
 # Whose configs, where no table of winners is asked: the module in `heuristics` that has them.
 UNMEASURED = {"default": "generic.default", "paper": "paper.listing2"}
-FITTED, LEARNED = "heuristics/fitted", "heuristics/learned"
+LEARNED, MEASURED = "heuristics/learned", "measured"
 NO_GPU = "no GPU: the kernel's DEFAULT"
 # Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
 # would be 2.1 GB of 32 heads of 128, for programs that fill an H200 ten times.
 MOST_PARTS_BYTES = 2**28
+WORTH = 1.02  # two timings of one code differ by 1%
 MOST_CHOICES = 2**17  # kept a family: a plan's capacity asks for some ten thousand
 
 
@@ -47,8 +50,8 @@ MOST_CHOICES = 2**17  # kept a family: a plan's capacity asks for some ten thous
 class Choice:
     """`auto`'s Config: a kernel of the family by its file's name, and that kernel's Config.
 
-    path: what chose, `heuristics/fitted/h200.json: measured on ROW` or `heuristics/generic/default.py: auto`.
-    provenance: what stands behind it, a table's in one line, OF_THIS_GPU or UNTUNED.
+    path: what chose, `measured on ROW` or `heuristics/generic/default.py: auto`.
+    provenance: what stands behind it: where winners are kept, OF_THIS_GPU or UNTUNED.
     """
 
     kernel: str
@@ -58,8 +61,26 @@ class Choice:
 
     @property
     def measured(self) -> bool:
-        """Whether a table of winners has it."""
-        return self.path.startswith(FITTED)
+        """Whether it was fastest in a measurement of its key."""
+        return self.path.startswith(MEASURED)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """us: None for a candidate that was not launched or answered otherwise; why says so."""
+
+    choice: Choice
+    us: float | None
+    why: str = ""
+
+
+def best(timed: list[Timed]) -> Timed | None:
+    """The fastest, or the first where nothing is WORTH faster; None where nothing was timed."""
+    done = [one for one in timed if one.us is not None]
+    if not done:
+        return None
+    least = min(done, key=lambda one: one.us)
+    return done[0] if done[0] is timed[0] and done[0].us < WORTH * least.us else least
 
 
 def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
@@ -123,6 +144,11 @@ def _changed(config: Any, names: Callable[[Any], Sequence[str]], change: Callabl
     return dataclasses.replace(config, **changes) if changes else config
 
 
+def distinct(choices: Sequence[Choice]) -> list[Choice]:
+    """Those of a kernel and config of their own, in their order."""
+    return list({(one.kernel, one.config): one for one in reversed(choices)}.values())[::-1]
+
+
 @lru_cache
 def _of_one_unit(gpu: Gpu) -> Gpu:
     """The same GPU with a unit, said once: every count of programs divides by it."""
@@ -136,14 +162,17 @@ class Family:
 
     kernels: the names that may be chosen, by falling preference where a batch needs what the first choice lacks.
     load: the module of that name within the family (`q_block`, `heuristics.generic.default`); ImportError where there
-    is none. recorded: a context that lists the JIT's launches (common.serving.tape.Launch) on a device.
+    is none. recorded: a context that lists the JIT's launches (common.serving.tape.Launch) on a device. of: by what
+    name winners are kept of those that it chooses.
     """
 
     name: str
     kernels: tuple[str, ...]
     load: Callable[[str], Any]
     recorded: Callable[[torch.device], AbstractContextManager[list[Launch]]]
-    _tables: dict[str, Table | None] = field(default_factory=dict)
+    of: str = "auto"
+    _winners: dict[str, Winners] = field(default_factory=dict)
+    _files: dict[str, Learned | None] = field(default_factory=dict)
     _learned: dict[str, Learned | None] = field(default_factory=dict)
     _chosen: dict[Any, Choice] = field(default_factory=dict)
 
@@ -286,21 +315,19 @@ class Family:
         return OF_THIS_GPU if gpu.name in getattr(self._rules("default")[0], "WRITTEN_ON", ()) else UNTUNED
 
     def _won(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, kernel: str | None) -> Choice | None:
-        """The measured winner of a batch's key, of `kernel`; None: of the kernel that won, the rules' where none."""
-        table = self.table(gpu)
-        won = table and table.find(shape, stats)
-        if won is None:
-            return None
-        name = kernel or won.kernel or self._auto_kernel(shape, stats, gpu)
-        if name not in won.configs:
-            return None
-        try:
-            config = built(self.kernel(name).DEFAULT, won.configs[name])
-        except Exception as error:  # older than the kernels: a kernel or a member of a Config is gone
-            why = f"{FITTED}/{gpu.name}.json has no answer for {won.row}, {type(error).__name__}: {error};"
-            self._without(gpu, why)
-            return None
-        return Choice(name, config, f"{FITTED}/{gpu.name}.json: {won}", table.provenance)
+        """The measured winner of a batch's key, of `kernel` or of all that this family takes; None where none is."""
+        known = self.winners(gpu)
+        while won := known.find(kernel or self.of, shape, stats):
+            try:
+                return Choice(won.kernel, built(self.kernel(won.kernel).DEFAULT, won.config), str(won), known.where)
+            except Exception as error:  # older than the kernels, or damaged: a call has an answer without it
+                known.drop(won)
+                warnings.warn(
+                    f"{self.name}: {known.where} has no answer for {won.row}, {type(error).__name__}: {error};"
+                    " it is left out",
+                    stacklevel=4,
+                )
+        return None
 
     def _first(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, kernel: str | None) -> Choice | None:
         """The first candidate of what logs teach on this GPU, of `kernel` or of all; None where nothing was learned, or
@@ -311,52 +338,132 @@ class Family:
             return None
         best = found[0]
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
-        config = built(self.kernel(best.kernel).DEFAULT, dict(best.config))
-        return Choice(best.kernel, config, f"{LEARNED}/{gpu.name}.json: {kernel or 'auto'}", told)
+        config = built(self.kernel(best.kernel).DEFAULT, best.config, older=True)
+        return Choice(best.kernel, config, f"{LEARNED}/{known.gpu}.json: {kernel or 'auto'}", told)
 
-    def learned_path(self, gpu: Gpu) -> Path:
+    def candidates(
+        self,
+        shape: AttentionShape,
+        stats: BatchStats,
+        gpu: Gpu,
+        needs: frozenset[str] = frozenset(),
+        sees: int = EVERY_KEY,
+        count: int = 5,
+    ) -> list[Choice]:
+        """What is worth a measurement, at most `count`: what `choose` takes, then the best of what logs teach that has
+        what the batch needs. Arguments as `choose` has them."""
+        found = [self.choose(shape, stats, gpu, needs, sees=sees)]
+        told, known = seen(decided_by(stats), sees), self.learned(gpu)
+        for one in known.first(shape, told, gpu, 2 * count) if known else ():
+            kernel = self.kernel(one.kernel)
+            if needs <= kernel.SUPPORTS and self.refusal(one.kernel, gpu) is None:
+                config = few_segments(built(kernel.DEFAULT, one.config, older=True), shape, told)
+                found.append(Choice(one.kernel, config, f"{LEARNED}/{known.gpu}.json"))
+        return distinct(found)[:count]
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the kernels' modules lie; None for a family that has no files."""
+        try:
+            return Path(next(iter(self.load("heuristics").__path__))).parent
+        except ModuleNotFoundError:
+            return None
+
+    def learned_path(self, gpu: Gpu) -> Path | None:
         """Where what logs teach of a GPU lies, if it was written."""
-        return Path(next(iter(self.load("heuristics").__path__))) / "learned" / f"{gpu.name}.json"
+        return self.folder and self.folder / LEARNED / f"{gpu.name}.json"
 
     def learned(self, gpu: Gpu) -> Learned | None:
-        """What logs teach of a GPU (common/choice); None without a file, or where it is none, which is said once."""
+        """What logs teach of a GPU (common/choice), or of the one that is most like it, which is said once; None where
+        there is no file."""
         if gpu.name not in self._learned:
-            self._learned[gpu.name] = None
-            try:
-                self._learned[gpu.name] = read(self.learned_path(gpu), self.name, gpu)
-            except NotLearned as error:
-                warnings.warn(f"{self.name}: {LEARNED}/{gpu.name}.json: {error}; the rules are used", stacklevel=3)
+            found = self._read(gpu)
+            if found is None and (others := self._others(gpu)):
+                found = next(filter(None, map(self._read, others)), None)
+                if found is not None:
+                    title = f"{gpu.name} ({gpu.title})"
+                    warnings.warn(f"{self.name}: no logs of {title}; candidates are {found.gpu}'s", stacklevel=3)
+            self._learned[gpu.name] = found
         return self._learned[gpu.name]
 
-    def table(self, gpu: Gpu) -> Table | None:
-        """The measured winners of a GPU, None without a file or where it is none; why is said once a GPU, in a line
-        that says how one is made."""
-        if gpu.name not in self._tables:
+    def _read(self, gpu: Gpu) -> Learned | None:
+        """The file of a GPU; None without one, or where it is none, which is said once."""
+        if gpu.name not in self._files:
+            self._files[gpu.name] = None
             try:
-                folder = Path(next(iter(self.load("heuristics.fitted").__path__)))
-                found = Table(folder / f"{gpu.name}.json", self.name, gpu, folder.parents[1])
-                self._tables[gpu.name] = found
-                if found.stale:
-                    old = ", ".join(found.stale)
-                    self._say(gpu, f"{FITTED}/{gpu.name}.json is stale, timed with other code of {old}: there")
-            except (FileNotFoundError, ModuleNotFoundError):
-                self._tables[gpu.name] = None
-                if self.provenance(gpu) == UNTUNED:
-                    self._say(gpu, f"no measured table for {gpu.name} ({gpu.title}),")
-            except Exception as error:  # whatever stands in the file: a call has an answer without it
-                told = f"{type(error).__name__}: {error};"
-                self._without(gpu, f"{FITTED}/{gpu.name}.json is no table of its kind, {told}")
-        return self._tables[gpu.name]
+                path = self.learned_path(gpu)
+                self._files[gpu.name] = path and read(path, self.name, gpu)
+            except NotLearned as error:
+                warnings.warn(f"{self.name}: {LEARNED}/{gpu.name}.json: {error}; the rules are used", stacklevel=3)
+        return self._files[gpu.name]
 
-    def _without(self, gpu: Gpu, why: str) -> None:
-        """From now on the rules choose for `gpu`, and why is said."""
-        self._tables[gpu.name] = None
-        self._say(gpu, why)
+    def _others(self, gpu: Gpu) -> list[Gpu]:
+        """GPUs that have files, the most like this one first."""
+        folder = self.folder and self.folder / LEARNED
+        names = sorted(file.stem for file in folder.glob("*.json")) if folder else []
+        return sorted((TABLE[name] for name in names if name in TABLE and name != gpu.name), key=partial(unlike, gpu))
 
-    def _say(self, gpu: Gpu, why: str) -> None:
-        used = "untuned defaults" if self.provenance(gpu) == UNTUNED else "the rules"
-        command = f"`python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}`"
-        warnings.warn(f"{self.name}: {why} {used} are used; {command} writes one", stacklevel=3)
+    def winners(self, gpu: Gpu) -> Winners:
+        """What was measured on a GPU: what came with the project, then what this user measured. Lines of other code or
+        that are no winners are said once."""
+        if gpu.name not in self._winners:
+            known = self._read(gpu)
+            shipped = known.winners if known else ()
+            file = winners.path(self.name, gpu)
+            try:
+                found = Winners(file, shipped, self.stamp)
+            except (OSError, ValueError) as error:
+                warnings.warn(f"{self.name}: {file}: {error}; it is left out", stacklevel=3)
+                found = Winners(None, shipped, self.stamp)
+            if found.unread:
+                warnings.warn(f"{self.name}: {file}: {found.unread} lines are no winners; left out", stacklevel=3)
+            if found.stale:
+                old = ", ".join(found.stale)
+                warnings.warn(
+                    f"{self.name}: {found.where} has times of other code of {old}, which are left out;"
+                    f" `python -m compare tune --gpu {gpu.name}` measures anew",
+                    stacklevel=3,
+                )
+            if not len(found) and self.provenance(gpu) == UNTUNED:
+                warnings.warn(
+                    f"{self.name}: no measured winners for {gpu.name} ({gpu.title}), untuned defaults are used;"
+                    f" `python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}` finds some",
+                    stacklevel=3,
+                )
+            self._winners[gpu.name] = found
+        return self._winners[gpu.name]
+
+    def stamp(self, kernel: str) -> str:
+        """The hash of a kernel's code; empty where there is no such kernel."""
+        return stamp(self.folder, kernel) if self.folder else ""
+
+    def is_measured(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int = EVERY_KEY) -> bool:
+        """Whether the key of these stats has a winner."""
+        return self.winners(gpu).find(self.of, shape, seen(decided_by(stats), sees)) is not None
+
+    def keep_times(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, timed: Sequence[Timed], row: str) -> None:
+        """Take the fastest for this key from now on. timed: what would be taken without them first. row: what they were
+        timed on, in words. Where it cannot be written it counts in this process, and a warning says so."""
+        found = best(timed)
+        if found is None:
+            return
+        first = timed[0].us or found.us
+        told = {"config": dataclasses.asdict(found.choice.config), "us": found.us, "first_us": first, "row": row}
+        known = self.winners(gpu)
+        try:
+            known.keep(self.of, shape, stats, kernel=found.choice.kernel, **told)
+        except OSError as error:
+            warnings.warn(f"{self.name}: {known.where} cannot be written: {error.strerror or error}", stacklevel=3)
+        self._chosen.clear()
+
+    def won(
+        self, shape: AttentionShape, gpu: Gpu, max_tokens: int, max_seqs: int, max_seq_len: int
+    ) -> Iterator[BatchStats]:
+        """The largest sizes of each key of a shape that has a winner and that batches of this capacity have."""
+        most_seqs, most_tokens, most_keys = map(few_keys, (max_seqs, max_tokens, max_seq_len))
+        for stats in self.winners(gpu).stats(self.of, shape):
+            if stats.num_seqs <= most_seqs and stats.num_tokens <= most_tokens and stats.max_seq_len <= most_keys:
+                yield stats
 
     def reachable(
         self,
@@ -370,12 +477,7 @@ class Family:
     ) -> dict[Choice, list[BatchStats]]:
         """Every choice for batches of this capacity -> the points of the grid that get it, and the sizes of winners."""
         found: dict[Choice, list[BatchStats]] = {}
-        table = gpu and self.table(gpu)
-        won = [
-            stats
-            for stats in (table.stats(shape) if table else ())
-            if stats.num_seqs <= max_seqs and stats.num_tokens <= max_tokens and stats.max_seq_len <= max_seq_len
-        ]
+        won = self.won(shape, gpu, max_tokens, max_seqs, max_seq_len) if gpu else ()
         for stats in (*reachable_stats(max_tokens, max_seqs, max_seq_len), *won):
             found.setdefault(self.choose(shape, stats, gpu, needs, sees=sees), []).append(stats)
         return found

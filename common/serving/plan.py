@@ -13,14 +13,16 @@ import torch
 
 from common.serving import scratch, tape
 from common.serving.call import PagedAttention
-from common.serving.choice import Choice, Family, pieces
+from common.serving.choice import Choice, Family, Timed, pieces
 from common.serving.grid import GRID, hinted_stats
 from common.serving.library import named
+from common.serving.measure import Clock, measure
 from common.serving.page_writer import PageWriter
-from common.serving.points import Point, expect_points
+from common.serving.points import Point, expect_points, typical
 from common.serving.prepared import Prepared
 from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
+from common.spec.features import of_seqs
 from common.spec.kernel import asked_of
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
 from common.spec.plain import shown
@@ -28,7 +30,6 @@ from common.spec.refusals import expect, expect_flag, expect_integer, expect_ten
 from common.versions import remark
 
 _PLAIN = Features()
-PER_SEQUENCE = ("spans", "causal_per_sequence")  # features' tensors with an entry per sequence
 
 
 class Plan(PagedAttention):
@@ -137,8 +138,11 @@ class Plan(PagedAttention):
 
     def _has(self, choice: Choice, stats: BatchStats) -> bool:
         tokens, seqs = self.reach.room.get(choice, (0, 0))
-        fits = stats.num_tokens <= tokens and stats.num_seqs <= seqs
-        return fits and (self._warm is None or compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._warm)
+        if stats.num_tokens > tokens or stats.num_seqs > seqs:
+            return False
+        if self._warm is None or (self._warming and choice.measured):
+            return True
+        return compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._warm
 
     def _counts(self, stats: BatchStats) -> Iterator[tuple[int, int]]:
         """(tokens, sequences) of each kind that a call with these stats can have."""
@@ -193,9 +197,13 @@ class Plan(PagedAttention):
         return found
 
     def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
-        """What the grid has for a call of these sizes, hinted as `_hints` does."""
+        """What was measured for a call of these sizes, hinted as `_hints` does; else what the grid has."""
         hints = self._hints(seqs, stats).values()
         asked = hinted_stats(seqs, tokens, self.max_seq_len, *hints)
+        if self.reach.only is None:
+            exact = self.reach.choose(asked, self.reach.needs, self.features.sees)
+            if exact.measured and self._has(exact, asked):
+                return exact
         return self.reach.on_grid(asked, self.reach.needs, self.features.sees)
 
     def _hints(self, seqs: int, stats: BatchStats) -> dict[str, int]:
@@ -214,12 +222,14 @@ class Plan(PagedAttention):
         out_dtype: torch.dtype | None = None,
         points: Iterable[Point] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        measure: int = 0,
     ) -> int:
         """Compile all that calls of this capacity reach, by launches over sequences without tokens; how many.
 
-        points: compile what batches of these reach (common.serving.points), and nothing else: a batch in the grid cell
-        of one of them then compiles nothing, whatever its token and sequence counts. progress: called with the launches
-        that are done and all, before each and at the end.
+        measure: of how many candidates to take the fastest first, at `points` or typical ones (`Plan.measure`); 0: of
+        none. points: compile what batches of these reach (common.serving.points), and nothing else: a batch in the grid
+        cell of one of them then compiles nothing, whatever its token and sequence counts. progress: called with the
+        launches that are done and all, before each and at the end.
 
         Compilers also tell strides and dtypes apart: where caches are no plain [blocks, page, heads, head size], or the
         block table is not int32 with a row of cdiv(max_seq_len, block_size) entries, pass those of the calls to come.
@@ -228,32 +238,28 @@ class Plan(PagedAttention):
         max_seqs of them. Raises SpecError.
         """
         _expect_warm_up(block_table, lse, new_kv, out_dtype, progress)
-        shape = self.shape
-        width = cdiv(self.max_seq_len, shape.block_size)
-        page, lanes = (2, shape.block_size, shape.num_kv_heads), (shape.head_size, shape.value_lanes)
-        make = partial(torch.zeros, device=self.device)
-        given = zip((key_cache, value_cache), lanes, strict=True)
-        caches = [make((*page, size), dtype=shape.cache_dtype) if c is None else c for c, size in given]
-        table = make(self.max_seqs, width, dtype=torch.int32) if block_table is None else block_table
-        starts, lens = make(self.max_seqs + 1, dtype=torch.int32), make(self.max_seqs, dtype=torch.int32)
-        query = make(self.max_tokens, shape.num_query_heads, shape.head_size, dtype=shape.dtype)
-        rows = (self.max_tokens, shape.num_kv_heads)
-        new = [make(*rows, size, dtype=shape.dtype) for size in lanes] if new_kv else None
-        out = make(*query.shape[:2], shape.value_lanes, dtype=out_dtype or shape.dtype)
-        sums = make(query.shape[:2]) if lse else None
+        points = None if points is None else list(expect_points(points))
+        if expect_integer(measure, "measure", 0):
+            self.measure(measure, points, key_cache=key_cache, value_cache=value_cache, out_dtype=out_dtype)
+        tensors = self._warm_tensors((key_cache, value_cache), block_table, out_dtype)
+        query, caches, table, starts, lens, new, out, sums = tensors
         sizes = list(self.sizes(points))
         report = progress or (lambda done, all: None)
-        before, warm = self._warm or set(), set()
-        self._warming, self._warm = True, set()  # meanwhile calls take the grid's choices
+        before, warm, self._warming, self._warm = (
+            self._warm or set(),
+            set(),
+            True,
+            set(),
+        )  # calls take the grid's choices
         try:
             for count, (tokens, seqs, stats) in enumerate(sizes):
                 report(count, len(sizes))
                 warm |= compiled_by(self._choice_at(tokens, seqs, stats), tokens, seqs)
-                key, value = (None, None) if new is None else (tensor[:tokens] for tensor in new)
+                key, value = (tensor[:tokens] if new_kv else None for tensor in new)
                 self(
                     query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
-                    lse=None if sums is None else sums[:tokens], key=key, value=value,
-                    features=_of_seqs(self.features, seqs), **self._hints(seqs, stats),
+                    lse=sums[:tokens] if lse else None, key=key, value=value,
+                    features=of_seqs(self.features, seqs), **self._hints(seqs, stats),
                 )  # fmt: skip
         finally:
             self._warming, self._warm = False, before | warm
@@ -261,6 +267,58 @@ class Plan(PagedAttention):
         self.unmet = 0
         report(len(sizes), len(sizes))
         return len(sizes)
+
+    def _warm_tensors(
+        self, given: tuple[torch.Tensor | None, ...], table: torch.Tensor | None, out_dtype: torch.dtype | None
+    ) -> tuple[Any, ...]:
+        """query, caches, block table, query_start_loc, seq_lens, (key, value), out and lse of the largest call, zeros;
+        caches and block table as given."""
+        shape, make = self.shape, partial(torch.zeros, device=self.device)
+        page, lanes = (2, shape.block_size, shape.num_kv_heads), (shape.head_size, shape.value_lanes)
+        caches = [
+            make((*page, size), dtype=shape.cache_dtype) if c is None else c
+            for c, size in zip(given, lanes, strict=True)
+        ]
+        if table is None:
+            table = make(self.max_seqs, cdiv(self.max_seq_len, shape.block_size), dtype=torch.int32)
+        starts, lens = make(self.max_seqs + 1, dtype=torch.int32), make(self.max_seqs, dtype=torch.int32)
+        query = make(self.max_tokens, shape.num_query_heads, shape.head_size, dtype=shape.dtype)
+        new = [make(self.max_tokens, shape.num_kv_heads, size, dtype=shape.dtype) for size in lanes]
+        out = make(*query.shape[:2], shape.value_lanes, dtype=out_dtype or shape.dtype)
+        return query, caches, table, starts, lens, new, out, make(query.shape[:2])
+
+    def measure(
+        self,
+        count: int = 5,
+        points: Iterable[Point] | None = None,
+        *,
+        seconds: float | None = None,
+        key_cache: torch.Tensor | None = None,
+        value_cache: torch.Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+        progress: Callable[[int, int, list[Timed]], None] | None = None,
+        clock: Clock | None = None,
+    ) -> int:
+        """Time what is taken at each point and the best of what logs teach, `count` in all; how many points were timed.
+
+        The fastest is taken from now on, here and in processes to come with the same code, versions and GPU
+        (common/serving/winners.py): what was measured once is not again. points: those of `points.typical` where it is
+        None. seconds: begin no point after so many. key_cache, value_cache: of the calls to come; made where they are
+        None. progress: called with the points that are done, all, and the times of the last. clock: microseconds of a
+        launch, for tests. Raises SpecError where no GPU is here, in the capture of a graph, of a plan with one kernel
+        or a batch-invariant choice.
+        """
+        if points is None:
+            points = typical(self.max_tokens, self.max_seqs, self.typical_seq_len)
+        caches = (key_cache, value_cache)
+        done = measure(self, count, expect_points(points), seconds, caches, out_dtype, progress, clock)
+        self.reach.take_measured()
+        for choice, layout in self.reach.layouts.items():
+            if choice not in self._memory:
+                size = layout.step_bytes
+                self._memory[choice] = torch.zeros(size, dtype=torch.uint8, device=self.device) if size else None
+        self._signatures.clear()
+        return done
 
     def check(self) -> None:
         """Raise SpecError where a kernel met a batch beyond what it was captured for. Waits for the device."""
@@ -278,12 +336,6 @@ def _expect_warm_up(block_table: Any, lse: Any, new_kv: Any, out_dtype: Any, pro
         expect_flag(value, name)
     expect(out_dtype is None or isinstance(out_dtype, torch.dtype), "out_dtype", shown(out_dtype), "a torch.dtype")
     expect(progress is None or callable(progress), "progress", shown(progress), "None or a function")
-
-
-def _of_seqs(features: Features, seqs: int) -> Features:
-    """`features` for the first `seqs` sequences."""
-    given = {name: tensor for name in PER_SEQUENCE if (tensor := getattr(features, name)) is not None}
-    return dataclasses.replace(features, **{name: tensor[:seqs] for name, tensor in given.items()})
 
 
 def compiled_by(choice: Choice, tokens: int, seqs: int) -> set[tuple]:

@@ -90,3 +90,15 @@ def prompts(batch_sizes: Iterable[int], lengths: Iterable[int], query_lens: Iter
             for decodes in sorted({0, *powers, seqs - 1}):
                 if decodes < seqs:
                     yield Point(seqs, keys, query, decodes)
+
+
+def typical(max_tokens: int, max_seqs: int, keys: int) -> list[Point]:
+    """Batches that a server mostly has: decodes of powers of two of sequences over `keys` keys, a prompt of as many
+    tokens or as a step takes, and one beside decodes."""
+    seqs = [n for i in range(max_seqs.bit_length()) if (n := 1 << i) <= max_tokens]
+    prompt = min(max_tokens, keys)
+    found = list(points(seqs, [keys]))
+    if prompt > 1:
+        found += points([1], [prompt], [prompt])
+        found += points([seqs[-1]], [keys], [prompt], [True])
+    return found

@@ -110,6 +110,22 @@ class Reach:
                     found.setdefault(choice, []).append(stats)
         return found
 
+    def take_measured(self) -> None:
+        """Choices that were measured since, each for the batches of its key."""
+        gpu = gpu_of(self.device)
+        if gpu is None or self.kernel is not None:
+            return
+        for stats in self.family.won(self.shape, gpu, self.max_tokens, self.max_seqs, self.max_seq_len):
+            choice = self.choose(stats, self.needs, self.features.sees)
+            if choice not in self.layouts:
+                self.choices[choice] = [stats]
+                self.room[choice] = self._most([stats])
+                self.layouts[choice] = self.layout_at(choice, stats)
+
+    def layout_at(self, choice: Choice, stats: BatchStats) -> scratch.Layout:
+        """The scratch of a choice for batches of up to these sizes."""
+        return self._layout(choice, *self._most([stats]))
+
     def _named(self, stats: BatchStats, sees: int) -> Choice:
         return self.family.named(self.kernel, self.shape, seen(stats, sees), gpu_of(self.device))
 

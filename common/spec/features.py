@@ -6,7 +6,7 @@ one extra logit -> P.V -> scales of V and of the output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import get_args, get_type_hints
 
@@ -23,6 +23,7 @@ _MEMBERS = {
 }  # fmt: skip
 # field: its type, and how a number of another library becomes one
 _PLAIN = dict.fromkeys(("causal", "alibi_sqrt", "cross", "batch_invariant"), (bool, flag))
+PER_SEQUENCE = ("spans", "causal_per_sequence")  # tensors with an entry per sequence
 _PLAIN |= dict.fromkeys(("sliding_window", "chunk", "chunk_lookback"), (int, integer)) | {"softcap": (float, real)}
 
 
@@ -142,3 +143,9 @@ def is_per_token(scale: torch.Tensor | None) -> bool:
 
 OPERANDS = operands_of(Features)
 _OFF = {field.name: field.default for field in fields(Features)[4:]}
+
+
+def of_seqs(features: Features, seqs: int) -> Features:
+    """`features` for the first `seqs` sequences: of tensors with an entry per sequence as many entries."""
+    given = {name: tensor for name in PER_SEQUENCE if (tensor := getattr(features, name)) is not None}
+    return replace(features, **{name: tensor[:seqs] for name, tensor in given.items()})

@@ -12,14 +12,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from common import gpus
+from common.choice.learned import Learned
 from common.gpus import Gpu
-from common.serving.choice import FITTED, Choice
+from common.serving.choice import Choice
 from common.serving.grid import decided_by, seen
 from common.serving.rules import Rules, Situation
 from common.spec import AttentionShape, SpecError
@@ -30,6 +31,7 @@ from compare.workloads import Ask, GrammarError, parse_lens, parse_shape
 from compare.workloads.numbers import page, window
 
 HELP = "which kernel and config serve a batch, and why"
+MEASURED = 5  # candidates
 
 
 def rules_of(family: Any, choice: Choice, situation: Situation) -> Iterator[tuple[str, str]]:
@@ -95,13 +97,33 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
     for name, config, served in parts(choice.config, lens):
         lines.append(_line(name or "config", _words(config)))
         lines.append(_line("  segments" if name else "segments", segments(config, served, ask.sliding_window)))
-    lines.append(_line("chosen by", choice.path if gpu is None else f"dsl_{dsl}/{choice.path}"))
+    lines.append(_line("chosen by", choice.path if gpu is None or choice.measured else f"dsl_{dsl}/{choice.path}"))
     lines += [_line(*told) for told in rules_of(auto.FAMILY, choice, Situation(shape, stats, gpu))]
-    if gpu and (table := auto.FAMILY.table(gpu)) and table.stale:
-        lines.append(_line("stale", f"{', '.join(table.stale)}: timed with other code; `diptych tune` times it anew"))
+    if gpu and (stale := auto.FAMILY.winners(gpu).stale):
+        lines.append(_line("stale", f"{', '.join(stale)}: timed with other code; `diptych tune` times it anew"))
     lines.append(_line("provenance", choice.provenance))
+    if gpu and (known := auto.FAMILY.learned(gpu)):
+        lines += candidates(known, shape, seen(decided_by(told), ask.sees), gpu)
     refused = [error for name in registry.RUNGS if (error := auto.FAMILY.refusal(name, gpu))]
     return lines + [_line("refused", str(error)) for error in refused]
+
+
+def candidates(known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Iterator[str]:
+    """The best of what logs teach: predicted times, what limits them, and what a measurement of them may gain."""
+    yield _line("candidates", "of what logs teach: predicted us, the term that limits, config")
+    for one in known.told(shape, stats, gpu, known.first(shape, stats, gpu, MEASURED)):
+        config = dict(one.candidate.config)
+        parts = {"": config} if "prefill" not in config else config
+        words = "; ".join(f"{name} {_plain(part)}".strip() for name, part in parts.items())
+        yield _line("", f"{one.us:8.1f}  {one.limits:7} {one.candidate.kernel}: {words}")
+    if lost := known.held_out.get("seed"):
+        first, best = (lost[name].split("|")[0].strip() for name in ("first pick", f"best of the first {MEASURED}"))
+        told = f"the {MEASURED} of them, once (`diptych tune --model`), loses {best}% in place of {first}%"
+        yield _line("measuring", f"{told}, on the mean of rows held out")
+
+
+def _plain(part: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in part.items())
 
 
 def _native(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:
@@ -167,7 +189,7 @@ def main(arguments: argparse.Namespace) -> int:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 lines = explain(dsl, lens, shape, ask, gpu)
-            tables = {str(one.message) for one in said if FITTED in str(one.message)}  # none at all: provenance says it
+            tables = {text for one in said if "no measured" not in (text := str(one.message))}  # provenance says it
             print("\n" + "\n".join([*lines, *(_line("table", text) for text in sorted(tables))]))
             told += 1
         except registry.Unavailable as reason:

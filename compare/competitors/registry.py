@@ -9,10 +9,12 @@ import fnmatch
 import importlib
 import importlib.util
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from common.gpus import Gpu
 from common.interpreter import light_import
+from common.serving import winners
 from common.serving.choice import Choice
 from common.serving.grid import seen
 from common.spec import AttentionShape, UnsupportedFeature
@@ -186,7 +188,7 @@ def default_config(
 ) -> tuple[Any, str]:
     """The config that a user gets who names none, and where it is from: tree, paper, heuristics or DEFAULT.
 
-    heuristics: `tree` asks the measured winners of the GPU first (`heuristics/fitted/<gpu>.json`), `learned` what logs
+    heuristics: `tree` asks the measured winners of the GPU first (common/serving/winners.py), `learned` what logs
     teach (`heuristics/learned/<gpu>.json`), `paper` the paper's Listing 2; all then, and `default` at once, the rules
     of `heuristics.generic.default`: `Family.named` says which.
     Without a GPU, or where no rules have that name, the kernel's DEFAULT. An ablation takes what its rung would, as its
@@ -230,6 +232,11 @@ class Rung:
 
     def __getattr__(self, kernel: str) -> Any:
         return lambda shape, stats, gpu: self.choice(kernel, shape, stats, gpu).config
+
+
+def winners_file(dsl: str, gpu: Gpu) -> Path | None:
+    """The measured winners of this user; None for nowhere."""
+    return winners.path(dsl, gpu)
 
 
 def _of_a_page(kernel_id: str, config: Any, shape: AttentionShape) -> Any:

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from common.gpus import resolve
-from compare.exits import NO_GPU, NOTHING, ending
+from compare.exits import NO_GPU, NOTHING, OK, ending
 from compare.fleet import muster
 from compare.fleet.asked import Asked, Command
 from compare.fleet.cluster import Cluster, NoFleet, RemoteSeat
 from compare.fleet.drive import Drive
 from compare.fleet.muster import Mixed
 from compare.fleet.shares import Share
-from compare.tune import tune
+from compare.tune import tune, won
 from compare.tune.arm import Arm, Machine
 from compare.tune.records import Log, done
 from compare.tune.space import Policy
@@ -171,4 +171,4 @@ def _tuned(arguments: argparse.Namespace, gpu: Any, seats: Sequence[RemoteSeat])
         machine = Machine(gpu, ("0",), cores[seat.name])
         seat.open(SeatedArm(run.rows, run.plan, machine, seconds), seconds + SLACK_S)
     search(run, seats)
-    return tune.write_tables([run.folder], not arguments.no_install)
+    return OK if won.write(run.folder, not arguments.no_install) else NOTHING

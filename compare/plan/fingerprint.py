@@ -104,14 +104,16 @@ def _file(module: str) -> Path | None:
 
 @cache
 def choice(kernel_id: str, heuristics: str, gpu: str | None) -> str:
-    """What decides the config of a kernel of the DSL folders: whose configs, and the files that say so. Tables of
-    other GPUs do not count."""
+    """What decides the config of a kernel of the DSL folders: whose configs, and the files that say so, the user's
+    winners among them. Those of other GPUs do not count."""
     if not registry.is_own(kernel_id):
         return ""
     dsl = plain(registry.package(kernel_id.split("/")[0]))
     others = {f"{name}.json" for name in gpus.TABLE if name != gpu}
-    fitted = {file for file in _heuristics(dsl).rglob("*.json") if file.name not in others}
-    return of(heuristics=heuristics, files=sources.sha_of(sorted({*_choosing(dsl), *fitted})))
+    data = {file for file in _heuristics(dsl).rglob("*.json") if file.name not in others}
+    mine = registry.winners_file(kernel_id.split("/")[0], gpus.resolve(gpu)) if gpu in gpus.TABLE else None
+    data |= {mine} if mine and mine.exists() else set()
+    return of(heuristics=heuristics, files=sources.sha_of(sorted({*_choosing(dsl), *data})))
 
 
 @cache

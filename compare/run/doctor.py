@@ -55,7 +55,7 @@ HELP = "can this machine measure"
 
 DISK_BYTES = 2 * 2**30  # of results, figures and compiled code
 # What a part can do without, and what is lost: a missing package is named before anything runs.
-OPTIONAL = {"helion": "every kernel of dsl_helion", "sklearn": "tune --learn", "matplotlib": "figures"}
+OPTIONAL = {"helion": "every kernel of dsl_helion", "scipy": "tune --fit", "matplotlib": "figures"}
 # Variables that change what is compiled or which GPU is seen, and why one should know.
 TELLING = {
     "TRITON_INTERPRET": "kernels would be interpreted",

@@ -7,7 +7,7 @@
 Rows are the first of the suite `unseen` of that seed: its shapes and lengths are drawn, and a seed that was looked at
 is spent. On each row `auto` runs as a user gets it, and beside it every kernel that it may take: as its table has it,
 as the untuned rules have it, and with --configs others of its space, neighbours of the rules' and random ones. Where a
-choice was learned for the GPU (`tune --learn`), its first MEASURED are timed too: the table has what its first pick
+choice was learned for the GPU (`tune --fit`), its first MEASURED are timed too: the table has what its first pick
 loses, and the best of them. The tuner's lanes compile, gate and time all, four rows at a time; regret is auto's time
 over the best, less one. A row counts where `auto` and another candidate were timed and no kernel is still to come. What
 was timed is kept line by line: a run that was cut off has whole rows for --of, and --resume gives it --minutes more,
@@ -32,7 +32,7 @@ from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, USAGE, say
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
-from compare.tune import fit, learned, records, tune
+from compare.tune import learned, records, tune, won
 from compare.tune.arm import FIRST_ROWS, Arm, Machine
 from compare.tune.records import Log
 from compare.tune.space import DEFAULT, MODEL, TREE, Policy, model, policies, start
@@ -216,7 +216,7 @@ def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
     policies_ = {kernel: [p.to_dict() for p in found] for plan_ in plans.values() for kernel, found in plan_.items()}
     more = {"commit": run_folder.commit(), "versions": run_folder.versions(), "minutes": asked.minutes}
     more |= {"started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
-    more |= {"sources": fit.stamps([kernel for planned in plans.values() for kernel in planned])}
+    more |= {"sources": won.stamps([kernel for planned in plans.values() for kernel in planned])}
     write_manifest(before, identity | more | {"policies": policies_})
     for dsl, planned in plans.items():
         log = Log(folder / "candidates.jsonl")

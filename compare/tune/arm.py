@@ -91,13 +91,13 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
         if len(found) == count:
             break
     found = found if seeds.of(gpu.name, kernel_id) else first(found)
-    return [*found[:1], TREE, *found[1:]] if _has_table(kernel_id, gpu) else found
+    return [*found[:1], TREE, *found[1:]] if _has_winners(kernel_id, gpu) else found
 
 
-def _has_table(kernel_id: str, gpu: Gpu) -> bool:
-    """Whether this GPU has a table of winners; then they are timed as a candidate too."""
-    table = registry.load(f"{kernel_id.split('/')[0]}/auto").FAMILY.table(gpu)
-    return table is not None and any(kernel_id.split("/")[1] in one.configs for one in table.winners.values())
+def _has_winners(kernel_id: str, gpu: Gpu) -> bool:
+    """Whether a kernel has winners on this GPU: they are timed beside what may replace them."""
+    dsl, _, kernel = kernel_id.partition("/")
+    return any(one.of == kernel for one in registry.load(f"{dsl}/auto").FAMILY.winners(gpu))
 
 
 class Arm:

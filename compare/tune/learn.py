@@ -1,10 +1,10 @@
-"""From logs to a learned choice (common/choice/learned.py): points, trees, a portfolio, and what is lost held out.
+"""From logs to a learned choice (common/choice/learned.py): points, a net, a portfolio, and what is lost held out.
 
-    python -m compare tune --learn docs/results/h200/regret_* docs/results/h200/tuning/*
+    python -m compare tune --fit docs/results/h200/regret_* docs/results/h200/tuning/*
 
 Every candidate of a log is a point: batch, kernel, config, and log(time / least time of its row), at most CLIP. What
 spills, does not fit or was hopeless is a point at CLIP. Points of other GPUs are learned from too: the columns say what
-a GPU has. Judged are rows of this GPU, each by trees that saw nothing of its seed, or nothing of its shape: a pick is
+a GPU has. Judged are rows of this GPU, each by a net that saw nothing of its seed, or nothing of its shape: a pick is
 made among what was timed on the row.
 """
 
@@ -14,30 +14,37 @@ import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from common.choice import columns
-from common.choice.learned import LABEL, MOST_CONFIGS, ONE_LAUNCH, WIDTH
-from common.choice.model import Trees, losses
+from common.choice import columns, cost
+from common.choice.learned import LABEL, WIDTH, apart
+from common.choice.model import LIMIT, Net
+from common.choice.portfolio import MOST_CONFIGS, ONE_LAUNCH, SHORT
+from common.choice.table import table
 from common.gpus import Gpu, resolve
+from common.serving.winners import Winner
 from common.spec import AttentionShape
-from common.spec.metadata import BatchStats
+from common.spec.metadata import SHORT_QUERY, BatchStats
 from compare.analysis import regret
 from compare.competitors import registry
 from compare.exits import NOTHING, OK
-from compare.tune import fit, learned, records
+from compare.record.whole import put
+from compare.tune import learned, records, won
 
 CLIP = 0.7  # log: what is twice as slow as the best is as bad as any
 REFUSED = ("spills", "shared_memory", "hopeless", "raced")
-TREES, RATE, DEPTH, LEAF = 300, 0.06, 6, 8
+NETS, HIDDEN, EPOCHS, ROWS = 4, 64, 60, 16  # rows of a step
+RATE, DECAY, BETA = 3e-3, 0.01, 0.05
+NEARNESS = 3  # a point that is a third slower than the best counts 0.4 of it
 FOLDS, SEED = 5, 0
 LEAST = 8  # candidates of a row that is judged
-CONFIGS = 12  # of a portfolio, a kernel
+CONFIGS = 24  # of a portfolio, a kernel
 NEAR, SEEN = 1.02, 3  # of a row's best time, and rows: what a portfolio may have
 SAMPLE = 150  # rows that a portfolio is chosen on
 FIRST = (1, 3, 5)
@@ -71,6 +78,8 @@ def points(folders: Iterable[Path], dsl: str) -> list[Point]:
             if named is None or line["row"] not in told:
                 continue
             kernel, config, chosen = named
+            if told[line["row"]].max_query_len <= SHORT_QUERY and kernel not in ONE_LAUNCH and "decode" in config:
+                kernel, config = SHORT, config["decode"]  # whose launch it is, and the only one
             us = line.get("final_us", line.get("screen_us")) if line["status"] == "ok" else None
             if us is None and line["status"] not in REFUSED:
                 continue
@@ -101,50 +110,89 @@ def _named(line: Mapping[str, Any], dsl: str) -> tuple[str, Mapping[str, Any], b
 
 
 class Data:
-    """Points as arrays. loss: log(time / least of the row), at most CLIP."""
+    """Points as arrays. loss: log(time / least of the row), at most CLIP. constants: of the formula
+    (common/choice/cost.py)."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         timed = {point.row for point in points if point.us is not None}
         self.points = [point for point in points if point.row in timed]
-        self.table = columns.table(
-            columns.batches([(p.shape, p.stats, p.gpu) for p in self.points]),
-            columns.configs([(p.kernel, p.config) for p in self.points]),
-        )
+        batches = columns.batches([(p.shape, p.stats, p.gpu) for p in self.points])
+        configs = columns.configs([(p.kernel, p.config) for p in self.points])
         number = {row: i for i, row in enumerate(dict.fromkeys(p.row for p in self.points))}
         self.row = np.array([number[p.row] for p in self.points])
         self.us = np.array([np.inf if p.us is None else p.us for p in self.points])
         least = np.full(len(number), np.inf)
         np.minimum.at(least, self.row, self.us)
         self.loss = np.minimum(np.log(self.us / least[self.row]), CLIP)
+        self.constants = constants(cost.terms(batches, configs), self.us)
+        self.table = table(batches, configs, self.constants)
 
-    def fit(self, at: np.ndarray) -> Trees:
-        """Trees over these points. Raises ImportError without scikit-learn."""
-        from sklearn.ensemble import HistGradientBoostingRegressor
-
-        model = HistGradientBoostingRegressor(
-            max_iter=TREES, learning_rate=RATE, max_depth=DEPTH, min_samples_leaf=LEAF, random_state=SEED
-        )
-        return exported(model.fit(self.table[at], self.loss[at]))
+    def fit(self, at: np.ndarray) -> Net:
+        """A net over these points."""
+        mean, scale = self.table[at].mean(axis=0), self.table[at].std(axis=0) + 1e-3
+        x = np.clip((self.table[at] - mean) / scale, -LIMIT, LIMIT)
+        members = [trained(x, self.loss[at], self.row[at], SEED + number) for number in range(NETS)]
+        return Net(mean, scale, tuple(members))
 
 
-def exported(model: Any) -> Trees:
-    """scikit-learn's trees as arrays; the mean that they begin at is left out, for a rank needs none."""
-    grown = [one[0].nodes for one in model._predictors]
-    roots = np.cumsum([0, *(len(nodes) for nodes in grown[:-1])])
-    leaf = np.concatenate([nodes["is_leaf"].astype(bool) for nodes in grown])
+def constants(terms: np.ndarray, us: np.ndarray) -> np.ndarray:
+    """Of the formula's terms, by least squares of log(predicted / time); a point far off counts as its distance, not as
+    the square."""
+    from scipy.optimize import least_squares
 
-    def joined(name: str, of_leaves: bool, shift: bool = False) -> np.ndarray:
-        parts = [nodes[name].astype(float) + root * shift for nodes, root in zip(grown, roots, strict=True)]
-        return np.where(leaf == of_leaves, np.concatenate(parts), 0.0)
+    timed = np.isfinite(us)
 
-    feature = np.where(leaf, -1, np.concatenate([nodes["feature_idx"] for nodes in grown]))
-    left, right = (joined(name, False, True).astype(int) for name in ("left", "right"))
-    return Trees(roots, feature, joined("num_threshold", False).round(4), left, right, joined("value", True).round(5))
+    def off(logs: np.ndarray) -> np.ndarray:
+        return np.log(cost.parted(np.exp(logs), terms[timed]).sum(axis=1) / us[timed])
+
+    return np.exp(least_squares(off, np.zeros(len(cost.TERMS)), loss="soft_l1", f_scale=0.1).x).round(4)
+
+
+def trained(x: np.ndarray, loss: np.ndarray, row: np.ndarray, seed: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """The layers of one perceptron. What a row's points have in common costs nothing: only their differences are
+    learned, of near ones most."""
+    draw, torch_draw = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    of_row = [np.flatnonzero(row == number) for number in np.unique(row)]
+    inputs, wanted = torch.tensor(x, dtype=torch.float32), torch.tensor(loss, dtype=torch.float32)
+    layers = [_layer(*sizes, torch_draw) for sizes in ((x.shape[1], HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 1))]
+    rows = min(ROWS, len(of_row))
+    steps = EPOCHS * (len(of_row) // rows)
+    optimiser = torch.optim.AdamW([one for layer in layers for one in layer], RATE, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps)
+    order: list[int] = []
+    for _ in range(steps):
+        if len(order) < rows:
+            order = draw.permutation(len(of_row)).tolist()
+        chosen, order = [of_row[i] for i in order[:rows]], order[rows:]
+        at = np.concatenate(chosen)
+        group = torch.tensor(np.repeat(np.arange(rows), [len(one) for one in chosen]))
+        off = _answers(inputs[at], layers) - wanted[at]
+        mean = torch.zeros(rows).index_add(0, group, off) / torch.tensor([len(one) for one in chosen])
+        far = torch.nn.functional.smooth_l1_loss(off - mean[group], torch.zeros_like(off), beta=BETA, reduction="none")
+        optimiser.zero_grad()
+        (torch.exp(-NEARNESS * wanted[at]) * far).mean().backward()
+        optimiser.step()
+        schedule.step()
+    return tuple((weights.detach().numpy(), biases.detach().numpy()) for weights, biases in layers)
+
+
+def _layer(inputs: int, outputs: int, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Uniform weights and biases within the root of the inputs, as torch.nn.Linear begins."""
+    sizes, most = ((inputs, outputs), (outputs,)), inputs**-0.5
+    weights, biases = ((2 * torch.rand(size, generator=draw) - 1).mul(most).requires_grad_() for size in sizes)
+    return weights, biases
+
+
+def _answers(x: torch.Tensor, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    for weights, biases in layers[:-1]:
+        x = torch.nn.functional.silu(x @ weights + biases)
+    weights, biases = layers[-1]
+    return (x @ weights + biases)[:, 0]
 
 
 def held_out(data: Data, gpu: Gpu, fold: Callable[[Point], str]) -> dict[str, list[float]]:
     """Regrets of `rules` (what `auto` took that day), `first pick`, `best of the first 3` and `5` on the rows of a GPU
-    that are judged, portable kernels alone, each by trees without its fold (by seed, by shape)."""
+    that are judged, portable kernels alone, each by a net without its fold (by seed, by shape)."""
     groups = sorted({fold(p) for p in data.points if p.gpu == gpu})
     random.Random(SEED).shuffle(groups)
     number = {name: i % FOLDS for i, name in enumerate(groups)}
@@ -156,14 +204,13 @@ def held_out(data: Data, gpu: Gpu, fold: Callable[[Point], str]) -> dict[str, li
         out, others = np.flatnonzero(folds == which), np.flatnonzero(folds != which)
         if not len(others):  # one seed, or one shape: nothing is held out
             break
-        trees = data.fit(others)
-        lost = trees.predict(data.table[out])
+        lost = data.fit(others).losses(data.table[out])
         for row in np.unique(data.row[out]):
             at = np.flatnonzero((data.row[out] == row) & np.isfinite(data.us[out]) & portable[out])
             taken = [i for i in at if data.points[out[i]].rules]
             if len(at) < LEAST or not taken:
                 continue
-            us, order = data.us[out], at[np.argsort(lost[at], kind="stable")]
+            us, order = data.us[out], at[apart([_kind(data.points[out[i]]) for i in at], lost[at])]
             best = us[at].min()
             found["rules"].append(regret.of(us[taken].min(), best))
             for first in FIRST:
@@ -172,16 +219,22 @@ def held_out(data: Data, gpu: Gpu, fold: Callable[[Point], str]) -> dict[str, li
     return found
 
 
-def portfolio(data: Data, trees: Trees, dsl: str) -> dict[str, list[dict[str, Any]]]:
+def _kind(point: Point) -> tuple[str, Any]:
+    config = point.config if point.kernel in ONE_LAUNCH else point.config["prefill"]
+    return point.kernel, config.get("block_m")
+
+
+def portfolio(data: Data, net: Net, dsl: str) -> dict[str, list[dict[str, Any]]]:
     """CONFIGS configs a kernel, without numbers of segments: of those that were near a row's best, by turns the one
-    that lowers the mean loss most over a sample of rows, as the trees have it."""
+    that lowers the mean loss most over a sample of rows, as the net has it."""
     near: dict[str, Counter[str]] = defaultdict(Counter)
     met: dict[str, Counter[str]] = defaultdict(Counter)
     for point, loss in zip(data.points, data.loss, strict=True):
         part = _part(point.kernel, point.config)
-        if point.kernel.startswith("native") or part.keys() != _fields(dsl, point.kernel):
+        whole = {} if point.kernel.startswith("native") else _default(dsl, point.kernel)
+        if not part.keys() <= whole.keys():  # of a kernel for one GPU, or with a field that is gone
             continue
-        part = json.dumps(part, sort_keys=True)
+        part = json.dumps(whole | part, sort_keys=True)
         met[point.kernel][part] += 1
         near[point.kernel][part] += loss <= np.log(NEAR)
     firsts = list({p.row: p for p in data.points}.values())
@@ -197,15 +250,15 @@ def portfolio(data: Data, trees: Trees, dsl: str) -> dict[str, list[dict[str, An
             asked = [(kernel, part) for part in parts]
         made = {name: value[None, :] for name, value in columns.configs(asked).items()}
         wide = {name: value[:, None] for name, value in batch.items()}
-        lost = losses(trees, columns.table(wide, made), len(asked)).reshape(len(sample), len(parts), -1).min(axis=2)
+        lost = net.losses(table(wide, made, data.constants)).reshape(len(sample), len(parts), -1).min(axis=2)
         found[kernel] = [parts[i] for i in _covering(lost, CONFIGS)]
     return found
 
 
 @lru_cache(16)
-def _fields(dsl: str, kernel: str) -> frozenset[str]:
-    """Of what a portfolio has: a config of an older log lacks some."""
-    return frozenset(_part(kernel, registry.config_dict(registry.load(f"{dsl}/{kernel}").DEFAULT)))
+def _default(dsl: str, kernel: str) -> dict[str, Any]:
+    """What a portfolio would have of the kernel's DEFAULT: of this are the fields that an older log lacks."""
+    return _part(kernel, registry.config_dict(registry.load(f"{dsl}/{kernel}").DEFAULT))
 
 
 def _covering(lost: np.ndarray, count: int) -> list[int]:
@@ -234,18 +287,22 @@ def by_shape(point: Point) -> str:
     return str(point.shape)
 
 
-def content(data: Data, dsl: str, gpu: Gpu, sources: Mapping[str, str], told: Mapping[str, Any]) -> dict[str, Any]:
-    """The file's content; told: of the logs. What is lost held out is part of it."""
+def content(
+    data: Data, dsl: str, gpu: Gpu, sources: Mapping[str, str], told: Mapping[str, Any], kept: Sequence[Winner]
+) -> dict[str, Any]:
+    """The file's content; told: of the logs. kept: winners. What is lost held out is part of it."""
     held = {"seed": held_out(data, gpu, by_seed), "shape": held_out(data, gpu, by_shape)}
-    trees = data.fit(np.arange(len(data.points)))
+    net = data.fit(np.arange(len(data.points)))
     rows = {p.row for p in data.points if p.gpu == gpu}
     timed = sum(p.us is not None for p in data.points if p.gpu == gpu)
     return {
         "label": LABEL, "dsl": dsl, "gpu": gpu.name, "sources": dict(sources), "columns": WIDTH,
         "provenance": dict(told) | {"rows": len(rows), "candidates": timed, "points of all GPUs": len(data.points)},
         "held_out": {by: _told(regrets) for by, regrets in held.items() if regrets},
-        "portfolio": portfolio(data, trees, dsl),
-        "trees": trees.plain(),
+        "constants": data.constants.tolist(),
+        "winners": [asdict(one) for one in kept],
+        "portfolio": portfolio(data, net, dsl),
+        "net": net.plain(),
     }  # fmt: skip
 
 
@@ -268,15 +325,33 @@ def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: P
             if not any(p.gpu == gpu and p.us is not None for p in data.points):
                 print(f"{dsl} on {name}: nothing was timed")
                 continue
-            plain = content(data, dsl, gpu, fit.stamps([f"{dsl}/{kernel}" for kernel in columns.KERNELS]), told)
+            sources = won.stamps([f"{dsl}/{kernel}" for kernel in columns.KERNELS])
+            plain = content(data, dsl, gpu, sources, told, _fresh(folders, dsl, gpu, sources))
             if install:
-                fit.write(registry.load(f"{dsl}/auto").FAMILY.learned_path(gpu), text(plain))
+                _put(registry.load(f"{dsl}/auto").FAMILY.learned_path(gpu), text(plain))
             pages.append(page(plain))
             print("\n".join([f"{dsl} on {name}:", *pages[-1]]))
     if out and pages:
-        heading = ["# What logs teach", "", f"Made by `python -m compare tune --learn` of {len(folders)} runs.", ""]
-        fit.write(out / "learned.md", "\n".join([*heading, "## Held out", "", *pages[0], *_bodies(pages[1:])]) + "\n")
+        heading = ["# What logs teach", "", f"Made by `python -m compare tune --fit` of {len(folders)} runs.", ""]
+        _put(out / "learned.md", "\n".join([*heading, "## Held out", "", *pages[0], *_bodies(pages[1:])]) + "\n")
     return OK if pages else NOTHING
+
+
+def _fresh(folders: Sequence[Path], dsl: str, gpu: Gpu, sources: Mapping[str, str]) -> list[Winner]:
+    """The winners of these runs on a GPU that were timed with the code that is here; of a key the later's."""
+    found: dict[tuple[str, str], Winner] = {}
+    for folder in folders:
+        manifest = records.manifest(folder, ["gpu"])
+        here = {kernel for kernel, code in manifest.get("sources", {}).items() if sources.get(kernel) == code}
+        if manifest["gpu"] == gpu.name and here and "policies" in manifest:
+            for one in won.of_run(folder, (dsl,)):
+                found |= {at: winner for at, winner in one.winners.items() if f"{dsl}/{winner.kernel}" in here}
+    return sorted(found.values(), key=lambda one: (one.key, one.of))
+
+
+def _put(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    put(path, content)
 
 
 def _bodies(pages: Sequence[Sequence[str]]) -> list[str]:

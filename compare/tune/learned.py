@@ -9,6 +9,7 @@ import numpy as np
 
 from common.choice import columns
 from common.choice.learned import Learned
+from common.choice.table import table
 from common.gpus import Gpu
 from common.serving.grid import decided_by, seen
 from common.spec import AttentionShape
@@ -39,5 +40,5 @@ def ranked(kernel_id: str, configs: Sequence[Sequence[Any]], rows: Sequence[Work
     batch = columns.batches([(*asked(row), gpu) for row in rows])
     made = columns.configs([(kernel, config) for mine in configs for config in mine])
     wide = {name: np.tile(value, len(configs)) for name, value in batch.items()}
-    lost = known.trees.predict(columns.table(wide, made)).reshape(len(configs), len(rows))
+    lost = known.net.losses(table(wide, made, known.constants)).reshape(len(configs), len(rows))
     return list(np.argsort(lost.mean(axis=1), kind="stable"))

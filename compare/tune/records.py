@@ -126,29 +126,3 @@ def spent(lines: Sequence[dict[str, Any]], arm: str) -> float:
 def latest(lines: Sequence[dict[str, Any]], arm: str) -> dict[tuple[str, str, str], dict[str, Any]]:
     """The last line of each (kernel, row, policy) of an arm."""
     return {(x["kernel"], x["row"], x["policy"]): x for x in lines if x["arm"] == arm and not x.get("done")}
-
-
-def together(folders: Sequence[Path]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The manifest and the lines of one run, or of several; a kernel's policies and lines are those of the last that
-    has it. Raises NotThisRun where they are of several GPUs."""
-    missing = [str(folder) for folder in folders if not (folder / "manifest.json").exists()]
-    if missing:
-        raise NotThisRun(f"fit: found {', '.join(missing)} without manifest.json, allowed folders that tune wrote")
-    manifests = [manifest(folder) for folder in folders]
-    gpus = {one["gpu"] for one in manifests}
-    if len(gpus) > 1:
-        raise NotThisRun(f"fit: found runs of {', '.join(sorted(gpus))}, allowed runs of one GPU")
-    last = {kernel: number for number, one in enumerate(manifests) for kernel in one["policies"]}
-    lines = [
-        line
-        for number, folder in enumerate(folders)
-        for line in read(folder / "candidates.jsonl", fits=True)
-        if last.get(line["kernel"]) == number
-    ]
-    rows = {row["label"]: row for one in manifests for row in one["rows"]}
-    policies = {kernel: manifests[number]["policies"][kernel] for kernel, number in last.items()}
-    named = ("commit", "minutes", "plan", "seed")
-    plain = {name: list(dict.fromkeys(m[name] for m in manifests if name in m)) for name in named}
-    told = {name: found[0] if len(found) == 1 else ", ".join(map(str, found)) for name, found in plain.items() if found}
-    sources = {kernel: manifests[number].get("sources", {}).get(kernel, "") for kernel, number in last.items()}
-    return manifests[-1] | told | {"rows": list(rows.values()), "policies": policies, "sources": sources}, lines

@@ -17,6 +17,7 @@ from typing import Any
 
 from common.gpus import Gpu
 from common.serving.choice import MOST_SEGMENTS, Choice
+from common.serving.winners import built
 from common.spec.cdna import LEVERS
 from compare.competitors import registry
 from compare.tune import learned
@@ -172,7 +173,7 @@ def modelled(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu, number: int) 
     if len(found) < number:
         raise ValueError(f"{MODEL}{number}: only {len(found)} candidates fit {row.label}")
     one = found[-1]
-    config = registry.config_from(registry.load(f"{dsl}/{one.kernel}").DEFAULT, one.config)
+    config = built(registry.load(f"{dsl}/{one.kernel}").DEFAULT, one.config, older=True)
     return Choice(one.kernel, config, f"heuristics/learned/{gpu.name}.json") if name == "auto" else config
 
 

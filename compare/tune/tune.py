@@ -1,14 +1,14 @@
-"""Tune the kernels of both DSLs for the GPU that is here, and write the measured winners as tables.
+"""Tune the kernels of both DSLs for the GPU that is here, and keep the measured winners.
 
     python -m compare tune --kernels 'triton/*,helion/*' --gpu auto --minutes 10
     python -m compare tune --rank --gpu mi300       for a GPU that is not here: which configs to try first there
-    python -m compare tune --fit RUN [RUN ...]      the tables of earlier runs again; needs no GPU
-    python -m compare tune --learn RUN [RUN ...]    from all logs a portfolio of configs, and a model that ranks it
+    python -m compare tune --model 32:8:128         the best five of what logs teach on the batches of one model
+    python -m compare tune --fit RUN [RUN ...]      from logs winners, a portfolio of configs, and what ranks them
 
 Rows are those of the suite `tuning`; both DSLs get the same rows, seed and wall budget. Every candidate becomes a line
-of OUT/candidates.jsonl; the tables are written to OUT and to dsl_*/heuristics/fitted/<gpu>.json. docs/tuning.md says
-how to read them. Exit codes: 0 tables written; 2 usage; 3 the GPU is not here; 5 too little was measured for one; 130
-interrupted, what was measured is kept: --resume goes on.
+of OUT/candidates.jsonl; the winners are written to OUT and to the user's own (common/serving/winners.py), which every
+call reads from then on. docs/tuning.md says more. Exit codes: 0 winners written; 2 usage; 3 the GPU is not here; 5 too
+little was measured; 130 interrupted, what was measured is kept: --resume goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.gpus import UnknownGpu, resolve
+from common.gpus import UnknownGpu
 from common.process import cores
 from common.spec import SpecError
 from compare.competitors import registry
@@ -34,17 +34,16 @@ from compare.process import children
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
 from compare.tune import arm as tune_arm
-from compare.tune import fit, learn, rank, space
+from compare.tune import learn, model, rank, space, won
 from compare.tune.arm import Arm, Machine, candidates
-from compare.tune.fit import Fitted
-from compare.tune.records import Log, NotThisRun, together, workloads
+from compare.tune.records import Log, NotThisRun
 from compare.tune.records import manifest as manifest_of
 from compare.tune.space import Policy
 from compare.workloads import GrammarError, Workload, suites
-from compare.workloads.numbers import count, positive, seed
+from compare.workloads.numbers import count, page, positive, seed
 from compare.workloads.suites import least_ms
 
-HELP = "find configs for the GPU that is here; --rank for one that is not; --fit from logs"
+HELP = "find configs for the GPU that is here; --model for one model; --rank for a GPU that is not; --fit from logs"
 
 KINDS = ("prefill", "decode", "mixed", "speculative")
 # A light row: 0.4 ms of an H200 at least, so 1.8 GB of K and V and about 1 ms of a good kernel; its output's float64
@@ -68,19 +67,21 @@ def options(new: argparse.ArgumentParser) -> None:
         "--fit",
         metavar="DIR",
         nargs="+",
-        help="no measuring: the tables of runs, of `study regret` too; a kernel of two has the later's times",
+        help="no measuring: from the logs of runs, of `study regret` too, winners, a portfolio and a model a DSL and"
+        " GPU, judged on rows held out",
     )
     new.add_argument(
-        "--learn",
-        metavar="DIR",
-        nargs="+",
-        help="no measuring: from the logs of runs a portfolio and a model a DSL and GPU, judged on rows held out",
+        "--model",
+        metavar="SHAPE",
+        help="heads:kv_heads:head_size or a model's name: measure its decodes, prompts and mixed batches",
     )
+    new.add_argument("--block-size", type=page, default=16, help="of --model: tokens of a KV-cache page (default 16)")
+    new.add_argument("--dtype", default="bf16", help="of --model: bf16 (default), fp16, fp32")
     new.add_argument(
         "--rank", action="store_true", help="no measuring: compile for --gpu, rank configs by the estimate"
     )
     new.add_argument(
-        "--no-install", action="store_true", help="leave dsl_*/heuristics/fitted alone: tables go to OUT only"
+        "--no-install", action="store_true", help="leave the user's winners and dsl_*/heuristics alone: OUT only"
     )
 
 
@@ -173,7 +174,7 @@ class Tuning:
             "plan": hashlib.sha256(identity.encode()).hexdigest()[:16],
             "rows": rows,
             "policies": policies,
-            "sources": fit.stamps(list(self.plan)),
+            "sources": won.stamps(list(self.plan)),
         }
 
     def search(self) -> None:
@@ -197,36 +198,6 @@ def folder(out: str | None, gpu: str, what: str = "tune") -> Path:
     return found
 
 
-def write_tables(folders: Sequence[Path], install: bool) -> int:
-    """Write the tables of runs into the last folder and where `auto` reads them. Returns the exit code."""
-    (manifest, lines), folder = together(folders), folders[-1]
-    rows = list(workloads(manifest))
-    gpu, written = resolve(manifest["gpu"]), 0
-    for arm in (name for name in arms(list(manifest["policies"])) if name in ("triton", "helion")):
-        mine = [kernel for kernel in manifest["policies"] if kernel.split("/")[0] == arm]
-        fitted = Fitted(arm, lines, rows, mine, gpu)
-        if not fitted.timed:
-            print(f"{arm}: on no row a kernel and its rules were timed")
-            continue
-        sources = {kernel: manifest.get("sources", {}).get(kernel, "") for kernel in mine}
-        text = fit.text(fitted.table(_provenance(manifest), sources, fit.installed(arm, gpu)))
-        name = fit.name_of(arm, gpu)
-        for root in (folder, *([run_folder.ROOT] if install else [])):
-            fit.write(root / name, text)
-        print("\n".join([*fitted.summary(), f"written: {folder / name}" + (f" and {name}" if install else "")]))
-        written += 1
-    return OK if written else NOTHING
-
-
-def _provenance(manifest: dict[str, Any]) -> dict[str, Any]:
-    versions = manifest.get("versions", {})
-    told = {"date": manifest.get("started", "")[:10], "commit": manifest.get("commit", "")}
-    told["versions"] = ", ".join(
-        f"{name} {versions[name]}" for name in ("torch", "triton", "helion") if name in versions
-    )
-    return told | {name: manifest[name] for name in ("minutes", "gpus", "cores", "seed", "plan") if name in manifest}
-
-
 def machine(arguments: argparse.Namespace) -> Machine | None:
     """The GPUs of this machine; prints why and returns None if the one asked for is not here."""
     now = situation(arguments.gpu, None)
@@ -245,12 +216,13 @@ def _main(arguments: argparse.Namespace, search: Callable[[argparse.Namespace], 
     if arguments.rank:
         return rank.main(arguments)
     if arguments.fit:
-        return write_tables([Path(name) for name in arguments.fit], not arguments.no_install)
-    if arguments.learn:
         out = Path(arguments.out) if arguments.out else None
         return learn.write(
-            list(map(Path, arguments.learn)), registry.select(arguments.kernels), not arguments.no_install, out
+            list(map(Path, arguments.fit)), registry.select(arguments.kernels), not arguments.no_install, out
         )
+    if arguments.model:
+        asked = registry.select(arguments.kernels)
+        return NO_GPU if machine(arguments) is None else model.measure(arguments, asked)
     return search(arguments)
 
 
@@ -274,7 +246,7 @@ def tune(arguments: argparse.Namespace, machine: Machine) -> int:
     if space.path(machine.gpu.name).exists():
         print(f"first to be tried: a {space.LABEL}", flush=True)
     run.search()
-    return write_tables([run.folder], not arguments.no_install)
+    return OK if won.write(run.folder, not arguments.no_install) else NOTHING
 
 
 def main(asked: argparse.Namespace, search: Callable[[argparse.Namespace], int] = here) -> int:

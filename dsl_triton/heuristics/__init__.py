@@ -1,1 +1,1 @@
-"""Who chooses kernel and config: `generic` anywhere, `fitted/<gpu>` where it was measured, `paper` on request."""
+"""Who chooses kernel and config: `learned/<gpu>.json` as logs teach, `generic` anywhere, `paper` on request."""

@@ -5,19 +5,21 @@ in the environment, the choice is that of dsl_triton/auto.py, which comparisons 
 """
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from common.serving import untuned
 from common.serving.call import PagedAttention
-from common.serving.choice import UNTUNED, Choice, Family, few_segments
+from common.serving.choice import UNTUNED, Choice, Family, Timed, distinct, few_segments
 from common.serving.facade import FlashAttention
 from common.serving.grid import decided_by, seen
 from common.serving.library import register
-from common.serving.measured import Table
 from common.serving.plan import planner, sizer
 from common.serving.rules import Rule, Rules, Situation, always
+from common.serving.winners import Winners
 from common.spec import AttentionShape, Gpu
 from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
 from common.spec.toolchain import refusal
@@ -185,8 +187,8 @@ class NativeFamily(Family):
     def portable(self) -> Family:
         return portable.FAMILY
 
-    def table(self, gpu: Gpu) -> Table | None:
-        return portable.FAMILY.table(gpu)
+    def winners(self, gpu: Gpu) -> Winners:
+        return portable.FAMILY.winners(gpu)
 
     def named(
         self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str = "tree"
@@ -205,18 +207,50 @@ class NativeFamily(Family):
         sees: int = EVERY_KEY,
     ) -> Choice:
         """As common.serving.choice.Family.choose."""
-        if (
+        if self.allows(shape, gpu, needs):
+            decided = decided_by(stats)
+            told = seen(decided, sees)
+            if heuristics == "tree" and (won := self._won(shape, told, gpu, None)):
+                won = self.serving(won, needs, gpu, told, shape)
+                return replace(won, config=few_segments(won.config, shape, told))
+            if TAKES(shape, told, gpu, told is not decided):
+                return _native(shape, told, gpu, sees)
+        return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
+
+    def keep_times(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, timed: Sequence[Timed], row: str) -> None:
+        """As Family.keep_times; and of the portable kernels for those who ask for these alone."""
+        super().keep_times(shape, stats, gpu, timed, row)
+        others = portable.FAMILY
+        if not others.is_measured(shape, stats, gpu):
+            first = others.choose(shape, stats, gpu)
+            of_them = [one for one in timed if one.choice.kernel != KERNEL]
+            others.keep_times(shape, stats, gpu, sorted(of_them, key=lambda one: one.choice != first), row)
+
+    def allows(self, shape: AttentionShape, gpu: Gpu | None, needs: frozenset[str]) -> bool:
+        """Whether the kernel may serve such a batch here."""
+        return (
             gpu is not None
             and os.environ.get(PORTABLE) != "1"
             and needs <= sm90_prefill.SUPPORTS
             and sm90_prefill.serves(shape, gpu)
             and refusal(sm90_prefill.NAME, gpu.arch) is None
-        ):
-            decided = decided_by(stats)
-            told = seen(decided, sees)
-            if TAKES(shape, told, gpu, told is not decided):
-                return _native(shape, told, gpu, sees)
-        return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
+        )
+
+    def candidates(
+        self,
+        shape: AttentionShape,
+        stats: BatchStats,
+        gpu: Gpu,
+        needs: frozenset[str] = frozenset(),
+        sees: int = EVERY_KEY,
+        count: int = 5,
+    ) -> list[Choice]:
+        """As Family.candidates, with this kernel among them."""
+        first = self.choose(shape, stats, gpu, needs, sees=sees)
+        told = seen(decided_by(stats), sees)
+        native = [_native(shape, told, gpu, sees)] if self.allows(shape, gpu, needs) else []
+        others = portable.FAMILY.candidates(shape, stats, gpu, needs, sees, count)
+        return distinct([first, *native, *others])[:count]
 
 
 @lru_cache(4096)
@@ -229,7 +263,7 @@ def _load(name: str) -> Any:
     return Sm90Prefill if name == KERNEL else import_module(f"..{name}", __package__)
 
 
-FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, recorded)
+FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, recorded, of="native.auto")
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)

@@ -150,3 +150,13 @@ def test_a_device_that_is_not_there_is_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert gpus.detect(1) is None
+
+
+@pytest.mark.parametrize(("name", "others", "nearest"), [
+    ("gh200", ("h100", "a100", "mi300"), "h100"), ("b200", ("h100", "h200", "mi300"), "h200"),
+    ("mi325", ("h200", "mi300", "mi250"), "mi300"), ("a100", ("h100", "mi300"), "h100"),
+])  # fmt: skip
+def test_the_gpu_most_like_another(name, others, nearest):
+    one = gpus.resolve(name)
+    assert min(map(gpus.resolve, others), key=lambda other: gpus.unlike(one, other)).name == nearest
+    assert gpus.unlike(one, one) == 0

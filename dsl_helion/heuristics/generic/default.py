@@ -2,7 +2,7 @@
 
 Written by hand: tiles, rows and segments as Triton's (common/serving/untuned.py) have them from an H200, because the
 code that Helion generates needs as many registers; the gather form by those registers (quoted at head size 128, sm_90).
-Every other shape and GPU only has to fit. Measured winners of a GPU come before them (common/serving/measured.py).
+Every other shape and GPU only has to fit. Measured winners of a GPU come before them (common/serving/winners.py).
 """
 
 from typing import Any

@@ -2,7 +2,7 @@
 
 Written by hand from sweeps of the Llama-3-8B shape in bf16 on an H200, which the evidence quotes; on every other shape
 and GPU they only have to fit. Rules ask what a GPU has. What Helion's rules share is in common/serving/untuned.py.
-Measured winners of a GPU come before them (common/serving/measured.py).
+Measured winners of a GPU come before them (common/serving/winners.py).
 """
 
 from dataclasses import replace

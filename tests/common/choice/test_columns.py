@@ -1,9 +1,12 @@
 """What a choice knows: counts of programs, tiles and bytes as kernels cut them, and what fits."""
 
+import itertools
+
 import numpy as np
 import pytest
 
-from common.choice import columns, legal
+from common.choice import columns, cost, legal
+from common.choice.table import table
 from common.gpus import resolve
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
@@ -67,18 +70,18 @@ def test_a_table_is_finite_for_any_candidate_and_wide_as_said():
     batch = columns.batches([(shape, stats, H200) for shape in shapes for stats in (DECODES, PROMPT, MIXED)])
     wide = {name: value[:, None] for name, value in batch.items()}
     made = {name: value[None, :] for name, value in columns.configs(kernels).items()}
-    table = columns.table(wide, made)
-    assert table.shape == (len(shapes) * 3 * len(kernels), WIDTH) and np.isfinite(table).all()
+    found = table(wide, made, np.ones(len(cost.TERMS)))
+    assert found.shape == (len(shapes) * 3 * len(kernels), WIDTH) and np.isfinite(found).all()
 
 
-def test_what_fits_is_what_the_dsls_say():
-    from dsl_triton.binding import fits
-
-    for shape in (SHAPE, AttentionShape(8, 1, 256, 16), AttentionShape(4, 4, 512, 16)):
-        batch = columns.batches([(shape, DECODES, H200)])
-        for block_m in (16, 64, 128):
-            for tile_size in (32, 128, 256):
-                for warps, stages in ((1, 1), (4, 3), (8, 6)):
-                    part = {"block_m": block_m, "tile_size": tile_size, "num_warps": warps, "num_stages": stages}
-                    found = legal.fits(batch, columns.configs([("q_block", part)]), "long_")[0]
-                    assert found == fits(block_m, tile_size, warps, stages, shape, H200), (shape, part)
+@pytest.mark.parametrize("gpu", ["h200", "mi300"])
+def test_of_many_candidates_fits_what_fits_of_one(gpu):
+    gpu, found = resolve(gpu), set()
+    for shape in (SHAPE, AttentionShape(8, 1, 256, 16), AttentionShape(4, 4, 512, 16), AttentionShape(4, 4, 8, 16)):
+        batch = columns.batches([(shape, DECODES, gpu)])
+        for rows, tile, warps, stages in itertools.product((16, 64, 128), (32, 128, 256), (1, 8), (1, 3, 6)):
+            part = {"block_m": rows, "tile_size": tile, "num_warps": warps, "num_stages": stages}
+            of_many = legal.fits(batch, columns.configs([("q_block", part)]), "long_")[0]
+            assert of_many == legal.fits_one(rows, tile, warps, stages, shape, gpu), (shape, part)
+            found.add(bool(of_many))
+    assert found == {True, False}

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from common.choice import columns, learned, legal
+from common.choice import columns, cost, learned, legal
 from common.choice.learned import Candidate, Learned, NotLearned
+from common.choice.portfolio import ONE_LAUNCH, down
 from common.gpus import resolve
-from common.serving.measured import built
+from common.serving.winners import built
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 
@@ -38,20 +40,35 @@ def test_candidates_are_whole_configs_that_fit_the_best_first(known, shape, batc
 
     dsl, gpu, choice = known
     found = choice.first(shape, BATCHES[batch], gpu)
-    assert 1 <= len(found) <= 5 and [one.loss for one in found] == sorted(one.loss for one in found)
+    assert 1 <= len(found) <= 5 and found[0].loss == min(one.loss for one in found)
     sizes = columns.batches([(shape, BATCHES[batch], gpu)])
     for one in found:
-        built(registry.load(f"{dsl}/{one.kernel}").DEFAULT, dict(one.config))
+        built(registry.load(f"{dsl}/{one.kernel}").DEFAULT, one.config, older=True)
         made = columns.configs([(one.kernel, one.config)])
         used = "long_" if "prefill" in one.config or "decode" not in one.config else "short_"
         assert legal.fits(sizes, made, used)[0], one
     assert choice.first(shape, BATCHES[batch], gpu) == found
 
 
+def test_of_a_kernel_and_its_rows_few_stand_before_the_others():
+    kinds, lost = ["a", "a", "a", "b", "a", "b"], [0.1, 0.2, 0.3, 0.4, 0.0, 0.5]
+    assert learned.apart(kinds, np.array(lost)) == [4, 0, 3, 5, 1, 2]
+
+
+def test_candidates_are_told_with_times_in_their_order(known):
+    _, gpu, choice = known
+    found = choice.first(SHAPES[0], BATCHES["decodes"], gpu)
+    told = choice.told(SHAPES[0], BATCHES["decodes"], gpu, found)
+    assert [one.candidate for one in told] == found and choice.told(SHAPES[0], BATCHES["decodes"], gpu, []) == []
+    order = sorted(range(len(told)), key=lambda i: told[i].us)
+    assert order == sorted(range(len(told)), key=lambda i: found[i].loss)
+    assert all(one.us > 0 and one.limits in cost.TERMS for one in told)
+
+
 def test_short_queries_alone_have_one_launch(known):
     _, gpu, choice = known
     found = choice.first(SHAPES[0], BATCHES["decodes"], gpu, 50)
-    assert {one.kernel for one in found} <= set(learned.ONE_LAUNCH)
+    assert {one.kernel for one in found} <= set(ONE_LAUNCH)
 
 
 def test_one_kernels_candidates_alone(known):
@@ -73,25 +90,25 @@ def test_segments_are_of_the_numbers_that_a_choice_may_have(known):
 def test_down_is_the_largest_allowed_number_that_is_no_larger():
     from bisect import bisect_right
 
-    import numpy as np
-
     from common.serving.grid import KEYS
 
     numbers = np.arange(1, 400) + 0.3
-    assert list(learned._down(numbers)) == [KEYS[bisect_right(KEYS, n) - 1] for n in numbers]
+    assert list(down(numbers)) == [KEYS[bisect_right(KEYS, n) - 1] for n in numbers]
 
 
+NET = {"mean": [0.0] * learned.WIDTH, "scale": [1.0] * learned.WIDTH}
+NET["members"] = [[[[[0.0]] * learned.WIDTH, [0.0]], [[[0.0]], [0.0]], [[[0.0]], [0.5]]]]
 PLAIN = {
     "label": learned.LABEL, "dsl": "triton", "gpu": "h200", "provenance": {}, "sources": {}, "columns": learned.WIDTH,
     "held_out": {}, "portfolio": {"parallel_softmax": [{"block_m": 16, "num_segments": 1}]},
-    "trees": {"roots": [0], "feature": [-1], "threshold": [0.0], "left": [0], "right": [0], "value": [0.1]},
+    "winners": [], "constants": [1.0] * len(cost.TERMS), "net": NET,
 }  # fmt: skip
 
 
 def test_the_smallest_file_answers():
     choice = Learned(PLAIN, "triton", resolve("h200"))
     (found,) = choice.first(SHAPES[0], BATCHES["one key"], resolve("h200"))
-    assert found == Candidate("parallel_softmax", {"block_m": 16, "num_segments": 1}, 0.1)
+    assert found == Candidate("parallel_softmax", {"block_m": 16, "num_segments": 1}, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +118,10 @@ def test_the_smallest_file_answers():
         ({"dsl": "helion"}, "found 'helion' on 'h200', allowed triton on h200"),
         ({"gpu": 7}, "on 7"),
         ({"columns": 2}, "columns: found 2"),
-        ({"trees": []}, "found no trees"),
+        ({"net": []}, "net: found none"),
+        ({"constants": [1.0]}, "constants: found"),
+        ({"constants": [-1.0] * len(cost.TERMS)}, "constants: found"),
+        ({"constants": "many"}, "constants: found"),
         ({"portfolio": {"q_block": [{"block_m": 16}]}}, "portfolio"),
         ({"portfolio": {"parallel_softmax": []}}, "allowed 1 to 40 configs"),
         ({"portfolio": {"parallel_softmax": [{"block_m": [16]}]}}, "allowed fields of one Config"),

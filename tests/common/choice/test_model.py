@@ -1,65 +1,80 @@
-"""Trees as data: they answer as written down, and a file that is none is refused by name."""
+"""A net as data: it answers as written down, and a file that is none is refused by name."""
 
 import numpy as np
 import pytest
 
-from common.choice import model
-from common.choice.model import FINALISTS, Trees, losses, order
-
-STUMP = {"roots": [0], "feature": [0, -1, -1], "threshold": [5.0, 0, 0], "left": [1, 0, 0], "right": [2, 0, 0]}
-PLAIN = STUMP | {"value": [0.0, 1.0, 2.0]}
+from common.choice.model import LIMIT, Net
 
 
-def stumps(count, columns):
-    """Trees that each add what one column says."""
-    draw = np.random.default_rng(0)
-    nodes = [draw.integers(0, columns, count), np.full(count, -1), np.full(count, -1)]
-    feature = np.stack(nodes, axis=1).ravel()
-    threshold = np.where(feature < 0, 0.0, draw.uniform(0, 1, 3 * count))
-    at = np.arange(3 * count)
-    left, right = np.where(feature < 0, 0, at + 1), np.where(feature < 0, 0, at + 2)
-    return Trees(at[::3], feature, threshold, left, right, np.where(feature < 0, draw.normal(0, 1, 3 * count), 0.0))
+def made(columns=3, hidden=5, members=2, seed=0):
+    draw = np.random.default_rng(seed)
+    sizes = ((columns, hidden), (hidden, hidden), (hidden, 1))
+    layers = [
+        tuple(
+            (draw.normal(0, 1, size).astype(np.float32), draw.normal(0, 1, size[1:]).astype(np.float32))
+            for size in sizes
+        )
+        for _ in range(members)
+    ]
+    return Net(np.zeros(columns, np.float32), np.ones(columns, np.float32), tuple(layers))
 
 
-def test_a_value_at_the_threshold_goes_left():
-    assert list(Trees.of(PLAIN, 1).predict(np.array([[5.0], [5.1]]))) == [1.0, 2.0]
+def test_it_is_the_mean_of_its_members():
+    whole, table = made(), np.random.default_rng(1).normal(0, 1, (20, 3)).astype(np.float32)
+    each = [Net(whole.mean, whole.scale, (one,)).losses(table) for one in whole.members]
+    assert np.allclose(whole.losses(table), np.mean(each, axis=0))
 
 
-def test_what_was_written_down_answers_as_before():
-    trees, table = stumps(80, 7), np.random.default_rng(1).uniform(0, 1, (50, 7))
-    assert np.array_equal(Trees.of(trees.plain(), 7).predict(table), trees.predict(table))
+def test_a_member_is_what_torch_says_of_its_layers():
+    import torch
+
+    net, table = made(members=1), np.random.default_rng(2).normal(0, 1, (20, 3)).astype(np.float32)
+    x = torch.tensor(table)
+    for number, (weights, biases) in enumerate(net.members[0]):
+        x = x @ torch.tensor(weights) + torch.tensor(biases)
+        x = torch.nn.functional.silu(x) if number < 2 else x
+    assert np.allclose(net.losses(table), x[:, 0].numpy(), atol=1e-5)
+
+
+def test_what_lies_outside_of_the_logs_is_as_their_edge():
+    net = made()
+    far, edge = np.full((1, 3), 1e30, np.float32), np.full((1, 3), LIMIT, np.float32)
+    assert np.array_equal(net.losses(far), net.losses(edge))
+
+
+def test_what_was_written_down_ranks_as_before():
+    net, table = made(7, 16, 3), np.random.default_rng(1).normal(0, 1, (50, 7)).astype(np.float32)
+    again = Net.of(net.plain(), 7).losses(table)
+    assert np.allclose(again, net.losses(table), atol=1e-3)
+
+
+def changed(**changes):
+    return made().plain() | changes
+
+
+MEMBER = made().plain()["members"][0]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("plain", "words"),
     [
-        ({"feature": [3, -1, -1]}, "column 3, allowed -1 to 0"),
-        ({"left": [0, 0, 0]}, "leads back"),
-        ({"right": [9, 0, 0]}, "nowhere"),
-        ({"roots": [7]}, "outside of 3 nodes"),
-        ({"roots": []}, "outside of 3 nodes"),
-        ({"value": [0.0, float("nan"), 2.0]}, "finite"),
-        ({"value": [0.0, 1.0]}, "different lengths"),
-        ({"value": "many"}, "finite numbers"),
-        ({"value": [[0.0], [1.0], [2.0]]}, "in a list"),
-        ({"more": []}, "found no trees"),
+        ([], "found none"),
+        ({"mean": []}, "allowed mean, scale and members"),
+        (changed(more=1), "found none"),
+        (changed(mean=[0.0]), r"mean of \[1\], allowed finite ones of \[3\]"),
+        (changed(mean=[0.0, float("nan"), 0.0]), "finite"),
+        (changed(mean=["a", "b", "c"]), "no numbers"),
+        (changed(scale=[1.0, 0.0, 1.0]), "scale of 0"),
+        (changed(members=[]), "1 to 16 members"),
+        (changed(members={}), "1 to 16 members"),
+        (changed(members=[MEMBER] * 17), "1 to 16 members"),
+        (changed(members=[MEMBER[:2]]), "3 pairs"),
+        (changed(members=[[*MEMBER[:2], 7]]), "3 pairs"),
+        (changed(members=[[[MEMBER[0][0], 7], *MEMBER[1:]]]), "a layer of 0 outputs"),
+        (changed(members=[[MEMBER[0], MEMBER[0], MEMBER[2]]]), "weights of"),
+        (changed(members=[[[[[1e60] * 5] * 3, MEMBER[0][1]], *MEMBER[1:]]]), "finite"),
     ],
 )
-def test_a_file_that_is_no_trees_is_refused(change, words):
+def test_a_file_that_is_no_net_is_refused(plain, words):
     with pytest.raises(ValueError, match=words):
-        Trees.of(PLAIN | change, 1)
-
-
-def test_the_best_of_many_are_ranked_by_all_trees_and_stand_before_the_others():
-    trees, table = stumps(model.FIRST_TREES + 90, 5), np.random.default_rng(2).uniform(0, 1, (3 * 60, 5))
-    found, exact = losses(trees, table, 60), trees.predict(table).reshape(3, 60)
-    ranked = order(trees, table, 60)
-    for batch in range(3):
-        first = ranked[batch, :FINALISTS]
-        assert np.allclose(found[batch, first], exact[batch, first]) and (np.diff(found[batch, first]) >= 0).all()
-        assert found[batch, ranked[batch, FINALISTS:]].min() > found[batch, first].max()
-
-
-def test_few_candidates_are_ranked_exactly():
-    trees, table = stumps(model.FIRST_TREES + 5, 4), np.random.default_rng(3).uniform(0, 1, (9, 4))
-    assert np.allclose(losses(trees, table, 9)[0], trees.predict(table))
+        Net.of(plain, 3)

@@ -183,7 +183,7 @@ def test_partial_results_have_a_bound(lens):
 
 def test_a_gpu_without_a_table_is_said_once_and_how_to_make_one():
     fake = family()
-    with pytest.warns(UserWarning, match=r"no measured table for h200 .*python -m compare tune .* --gpu h200") as said:
+    with pytest.warns(UserWarning, match=r"no measured winners for h200 .*compare tune .* --gpu h200") as said:
         for keys in (64, 4096):
             choice = fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200)
     assert len(said) == 1

@@ -5,18 +5,19 @@ import dataclasses
 import pytest
 import torch
 
+from common.choice import cost
 from common.gpus import resolve
+from common.serving import winners
 from common.serving.grid import decided_by
-from common.serving.measured import LABEL, Table, key
 from common.serving.rules import Situation
+from common.serving.winners import Winner
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from compare.__main__ import main as diptych
 from compare.competitors import explain, registry
-from compare.tune import fit
 from compare.workloads import Ask, parse_lens
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no measured table")
+pytestmark = pytest.mark.filterwarnings("ignore:.*no measured winners")
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
 
@@ -38,7 +39,7 @@ def test_the_rules_told_lead_to_what_auto_chooses(dsl, text, gpu):
     assert "kernel by" in told
     lines = explain.explain(dsl, lens, SHAPE, Ask(), gpu)
     assert heading(lines, dsl) == choice.kernel
-    assert lines[-1].split(None, 1) == ["provenance", choice.provenance]
+    assert ["provenance", choice.provenance] in [line.split(None, 1) for line in lines]
 
 
 @pytest.mark.parametrize("text", ["32q1s32k", "q1s8k", "8q4s4k", "8q8s4k", "q1s2k_16q512s1536"])
@@ -117,19 +118,27 @@ def test_the_rule_that_decided_is_told_in_a_line_with_its_runner_up(capsys):
 
 @pytest.mark.parametrize("code", ["same", "other"])
 def test_a_measured_winner_is_told_with_its_row_and_other_code_as_stale(monkeypatch, tmp_path, capsys, code):
+    monkeypatch.setenv(winners.FOLDER, str(tmp_path))
     auto, gpu = registry.load("triton/auto"), resolve("h200")
-    lens = parse_lens("8q1s2k")
+    at = winners.key(SHAPE, BatchStats.of(parse_lens("8q1s2k")))
     config = registry.config_dict(auto.FAMILY.kernel("q_block").DEFAULT)
-    winner = {"row": "w0", "kernel": "q_block", "configs": {"q_block": config}, "us": 10.0, "rules_us": 12.0}
-    sources = fit.stamps(["triton/q_block"])["triton/q_block"] if code == "same" else "0" * 16
-    plain = {"label": LABEL, "dsl": "triton", "gpu": gpu.title, "provenance": {"commit": "abc"}}
-    plain |= {"sources": {"q_block": sources}, "winners": {key(SHAPE, BatchStats.of(lens)): winner}}
-    table = tmp_path / "h200.json"
-    table.write_text(fit.text(plain))
-    monkeypatch.setattr(auto.FAMILY, "_tables", {gpu.name: Table(table, "triton", gpu, fit.folder_of("triton"))})
+    stamp = auto.FAMILY.stamp("q_block") if code == "same" else "0" * 16
+    winners.append(winners.path("triton", gpu), Winner(at, "auto", "q_block", config, 10.0, 12.0, stamp, "w0"))
+    monkeypatch.setattr(auto.FAMILY, "_winners", {})
     monkeypatch.setattr(auto.FAMILY, "_chosen", {})
     assert diptych(["explain", "8q1s2k", "--gpu", "h200", "--dsl", "triton"]) == 0
     told = capsys.readouterr().out
-    row = "chosen by   dsl_triton/heuristics/fitted/h200.json: measured on w0, 10.0 us, by the rules 12.0"
-    assert (row in told and "provenance  commit abc" in told) == (code == "same")
+    row = "chosen by   measured on w0, 10.0 us, without it 12.0"
+    assert (row in told and f"provenance  {tmp_path}" in told) == (code == "same")
     assert ("stale       q_block: timed with other code" in told) == (code == "other")
+
+
+def test_candidates_have_predicted_times_and_what_limits_them(capsys):
+    assert diptych(["explain", "8q1s2k", "--gpu", "h200", "--dsl", "triton"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.strip().startswith("candidates"))
+    told = [line.split()[:3] for line in lines[at + 1 : at + 6]]
+    times = [float(us) for us, *_ in told]
+    assert times == sorted(times) and times[0] > 0
+    assert {limit for _, limit, _ in told} <= set(cost.TERMS) and all(kernel.endswith(":") for *_, kernel in told)
+    assert lines[at + 6].strip().startswith("measuring")

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from common.gpus import resolve
-from common.serving.measured import Winner
+from common.serving import winners
+from common.serving.winners import Winner
 from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.metadata import BatchStats
 from compare.competitors import registry, sources
@@ -138,16 +139,10 @@ def test_a_config_is_for_the_keys_that_a_decode_sees(kernel_id):
     assert config != registry.default_config(kernel_id, kernel, AttentionShape(), stats, gpu)[0]
 
 
-class _Table:
-    """Winners of an H200 for heads of 128."""
-
-    provenance, stale = "commit abc", ()
-
-    def __init__(self, config):
-        self.config = config
-
-    def find(self, shape, stats):
-        return Winner("w0", None, {"q_block": self.config}, 0.0, 0.0) if shape.head_size == 128 else None
+def _winners(config, stats):
+    """Of an H200 for heads of 128."""
+    one = Winner(winners.key(AttentionShape(), stats), "q_block", "q_block", config, 1.0, 2.0, "", "w0")
+    return winners.Winners(None, [dataclasses.asdict(one)], lambda kernel: "")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +157,8 @@ class _Table:
 @pytest.mark.parametrize("kernel_id", ["triton/q_block", "triton/ablations.cumulative"])
 def test_who_is_asked_for_a_config(monkeypatch, heuristics, shape, origin, kernel_id):
     tuned = dataclasses.replace(load("triton/q_block").DEFAULT, num_warps=2, num_stages=5)
-    monkeypatch.setattr(load("triton/auto").FAMILY, "_tables", {"h200": _Table(registry.config_dict(tuned))})
     kernel, stats = load(kernel_id), suite("peers")[0].stats
+    known = _winners(registry.config_dict(tuned), stats)
+    monkeypatch.setattr(load("triton/auto").FAMILY, "_winners", {"h200": known})
     config, found = registry.default_config(kernel_id, kernel, shape, stats, resolve("h200"), heuristics)
     assert found == origin and (config == tuned) == (origin == "tree")

@@ -41,7 +41,7 @@ def changed(file):
     [
         "serving/choice.py",
         "serving/grid.py",
-        "serving/measured.py",
+        "serving/winners.py",
         "serving/rules.py",
         "serving/tiles.json",
         "gpus.py",
@@ -72,7 +72,7 @@ def test_a_choice_that_moved_into_a_package_counts_with_all_of_it(folder):
 
 
 def test_neither_other_kernels_nor_tables_of_other_gpus_count(folder):
-    table = folder / "dsl_triton" / "heuristics" / "fitted" / "mi300.json"
+    table = folder / "dsl_triton" / "heuristics" / "learned" / "mi300.json"
     table.write_text("{}")
     assert not changed(folder / "dsl_triton" / "split.py") and not changed(table)
     assert changed(shutil.move(table, table.with_name("h200.json")))

@@ -1,6 +1,7 @@
-"""From logs to trees: a point a candidate, nothing of a fold in its own judges, and a portfolio that covers."""
+"""From logs to a net: a point a candidate, nothing of a fold in its own judges, and a portfolio that covers."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -47,9 +48,9 @@ def folder(path, made, seed=3, rows=ROWS, gpu="h200"):
 
 
 @pytest.fixture(autouse=True)
-def fewer_trees(monkeypatch):
-    monkeypatch.setattr(learn, "TREES", 20)
-    monkeypatch.setattr(learn, "RATE", 0.3)
+def a_smaller_net(monkeypatch):
+    for name, value in (("NETS", 1), ("HIDDEN", 16), ("EPOCHS", 150), ("ROWS", 4), ("RATE", 0.02)):
+        monkeypatch.setattr(learn, name, value)
 
 
 def test_a_point_a_config_with_its_second_time_and_what_the_rules_took(tmp_path):
@@ -82,15 +83,15 @@ def test_lines_of_another_dsl_are_left_out(tmp_path):
     assert learn.points([folder(tmp_path / "a", lines(ROWS[:1]))], "helion") == []
 
 
-def test_the_trees_find_what_made_the_times(tmp_path):
+def test_the_net_finds_what_made_the_times(tmp_path):
     data = learn.Data(learn.points([folder(tmp_path / "a", lines())], "triton"))
-    lost = data.fit(np.arange(len(data.points))).predict(data.table)
+    lost = data.fit(np.arange(len(data.points))).losses(data.table)
     for row in np.unique(data.row):
         at = np.flatnonzero(data.row == row)
         assert data.loss[at[np.argmin(lost[at])]] < 0.02
 
 
-def test_a_row_is_judged_by_trees_that_saw_nothing_of_its_fold(tmp_path, monkeypatch):
+def test_a_row_is_judged_by_a_net_that_saw_nothing_of_its_fold(tmp_path, monkeypatch):
     runs = [folder(tmp_path / str(n), lines(rows), n, rows) for n, rows in enumerate((ROWS[:6], ROWS[6:]))]
     data, seen = learn.Data(learn.points(runs, "triton")), []
     fit = learn.Data.fit
@@ -134,12 +135,13 @@ def test_policies_of_the_model_are_configs_of_the_kernel_and_choices_of_auto():
     assert made[0] != made[1] and made[0].kernel in ("q_block", "parallel_softmax")
     mine = start(model(1), "triton/parallel_softmax", KERNEL, row, GPU)
     assert isinstance(mine, KERNEL.Config) and model(1).config(mine) == mine and model(1) != DEFAULT
-    with pytest.raises(ValueError, match="nothing was learned"):
-        start(model(1), "triton/q_block", registry.load("triton/q_block"), row, resolve("mi300"))
+    with warnings.catch_warnings(record=True):  # said once in a process
+        nearest = start(model(1), "triton/q_block", registry.load("triton/q_block"), row, resolve("mi300"))
+    assert isinstance(nearest, registry.load("triton/q_block").Config)
 
 
-def test_learn_is_refused_for_what_is_no_run(tmp_path, capsys):
+def test_a_fit_is_refused_for_what_is_no_run(tmp_path, capsys):
     from compare.__main__ import main as diptych
 
-    assert diptych(["tune", "--learn", str(tmp_path)]) == 2
+    assert diptych(["tune", "--fit", str(tmp_path)]) == 2
     assert "manifest.json" in capsys.readouterr().err

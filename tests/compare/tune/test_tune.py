@@ -68,31 +68,13 @@ def test_time_to_best_can_be_drawn_from_the_lines(finished):
     assert moments == sorted(moments) and moments[-1] < 120
 
 
-def test_a_finished_run_is_not_measured_again_and_its_tables_can_be_written_again(finished):
+def test_a_finished_run_is_not_measured_again_and_its_winners_can_be_written_again(finished):
     out, lines = finished
-    text = (out / "dsl_triton/heuristics/fitted/h200.json").read_text()
+    text = (out / "winners-triton-h200.jsonl").read_text()
     assert run(out, "--resume", kernels=BOTH) == exits.OK
     assert len(records.read(out / "candidates.jsonl")) == len(lines)
-    assert diptych(["tune", "--fit", str(out), "--no-install"]) == exits.OK
-    assert (out / "dsl_triton/heuristics/fitted/h200.json").read_text() == text
-
-
-def test_runs_can_be_fitted_together_and_a_kernel_of_two_has_the_laters_times(finished, tmp_path):
-    out, lines = finished
-    manifest = json.loads((out / "manifest.json").read_text())
-    later = manifest | {"policies": {"triton/q_block": manifest["policies"]["triton/q_block"]}, "plan": "another"}
-    (tmp_path / "manifest.json").write_text(json.dumps(later))
-    mine = [line | {"t": 1.0} for line in lines if line["kernel"] == "triton/q_block"]
-    (tmp_path / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in mine))
-    both, found = records.together([out, tmp_path])
-    assert both["policies"].keys() == manifest["policies"].keys()
-    assert both["plan"] == f"{manifest['plan']}, another" and both["commit"] == manifest["commit"]
-    assert [line for line in found if line["kernel"] == "triton/q_block"] == mine
-    assert {line["kernel"] for line in found} == set(BOTH.split(","))
-    (tmp_path / "manifest.json").write_text(json.dumps(later | {"gpu": "b200"}))
-    with pytest.raises(tune.NotThisRun, match="runs of b200, h200"):
-        records.together([out, tmp_path])
-    assert diptych(["tune", "--fit", str(tmp_path / "nothing")]) == exits.USAGE
+    assert (out / "winners-triton-h200.jsonl").read_text() == text
+    assert diptych(["tune", "--fit", str(out / "nothing")]) == exits.USAGE
 
 
 def test_a_folder_that_holds_another_run_is_refused(finished):

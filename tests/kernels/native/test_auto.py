@@ -12,8 +12,8 @@ from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.oracle.integrity import same_bits
 from common.serving.call import PagedAttention
-from common.serving.grid import decided_by, on_grid
-from common.serving.measured import Winner, key
+from common.serving.grid import on_grid
+from common.serving.winners import Winner, Winners, key
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
 from common.spec.metadata import EVERY_KEY, BatchStats
@@ -60,7 +60,7 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
         "batch-invariant", "no-gpu",
     ],
 )  # fmt: skip
-@pytest.mark.filterwarnings("ignore:triton. no measured table")
+@pytest.mark.filterwarnings("ignore:triton. no measured winners")
 def test_everything_else_is_chosen_as_without_it(lens, shape, gpu, needs):
     asked = shape, BatchStats.of(lens), gpu and resolve(gpu), frozenset(needs)
     assert auto.choose(*asked) == portable.choose(*asked)
@@ -68,7 +68,7 @@ def test_everything_else_is_chosen_as_without_it(lens, shape, gpu, needs):
 
 @pytest.mark.parametrize(("gpu", "taken"), [("h100", True), ("gh200", True), ("h800", True), ("h20", False)], ids=str)
 @pytest.mark.parametrize("lens", [[(1, 8192)] * 64, [(12, 4000)] * 50], ids=["decodes", "drafts"])
-@pytest.mark.filterwarnings("ignore:triton. no measured table")
+@pytest.mark.filterwarnings("ignore:triton. no measured winners")
 def test_short_queries_take_it_where_products_keep_up_with_the_memory(gpu, taken, lens):
     """An H20 multiplies a fifth as much a byte as an H200; its prompts, which products limit anyway, stay."""
     stats = BatchStats.of(lens)
@@ -77,7 +77,7 @@ def test_short_queries_take_it_where_products_keep_up_with_the_memory(gpu, taken
     assert auto.choose(LLAMA, BatchStats.of([(8192, 8192)]), resolve(gpu)).kernel == auto.KERNEL
 
 
-@pytest.mark.filterwarnings("ignore:triton. no measured table")
+@pytest.mark.filterwarnings("ignore:triton. no measured winners")
 @pytest.mark.parametrize("sees", [256, EVERY_KEY])
 def test_what_it_leaves_is_chosen_by_totals_that_were_rounded_once(monkeypatch, sees):
     asked = []
@@ -87,7 +87,7 @@ def test_what_it_leaves_is_chosen_by_totals_that_were_rounded_once(monkeypatch, 
         assert asked[-1][1] == stats
 
 
-@pytest.mark.filterwarnings("ignore:triton. no measured table")
+@pytest.mark.filterwarnings("ignore:triton. no measured winners")
 def test_a_portable_process_never_takes_it(monkeypatch):
     monkeypatch.setenv("DIPTYCH_PORTABLE", "1")
     assert auto.choose(LLAMA, BatchStats.of(LONG), H200) == portable.choose(LLAMA, BatchStats.of(LONG), H200)
@@ -177,17 +177,15 @@ def test_measured_winners_are_those_of_the_portable_family(monkeypatch):
     stats = BatchStats.of([(1, 1024)] * 8)  # too few keys for the Gluon kernel
     config = dataclasses.replace(portable.FAMILY.kernel("q_block").DEFAULT, num_warps=2, num_stages=5)
 
-    class Table:
-        provenance, stale = "commit abc", ()
-
-        def stats(self, shape):
-            return [decided_by(stats)]
-
-        def find(self, shape, asked):
-            same = key(shape, asked) == key(LLAMA, stats)
-            return Winner("w0", "q_block", {"q_block": dataclasses.asdict(config)}, 9.0, 10.0) if same else None
-
-    monkeypatch.setattr(portable.FAMILY, "_tables", {"h200": Table()})
+    shipped = Winner(key(LLAMA, stats), "auto", "q_block", dataclasses.asdict(config), 9.0, 10.0, "", "w0")
+    known = Winners(None, [dataclasses.asdict(shipped)], lambda kernel: "")
+    monkeypatch.setattr(portable.FAMILY, "_winners", {"h200": known})
+    monkeypatch.setattr(portable.FAMILY, "_chosen", {})
+    assert auto.choose(LLAMA, stats, H200).config == config
+    known = Winners(
+        None, [dataclasses.asdict(shipped) | {"of": of} for of in ("auto", "native.auto")], lambda kernel: ""
+    )
+    monkeypatch.setattr(portable.FAMILY, "_winners", {"h200": known})
     monkeypatch.setattr(portable.FAMILY, "_chosen", {})
     assert auto.choose(LLAMA, stats, H200).config == config
     assert any(choice.measured for choice in auto.FAMILY.reachable(LLAMA, H200, 64, 8, 8192))

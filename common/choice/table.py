@@ -1,0 +1,41 @@
+"""The table that the model reads: a row for each batch and candidate, a column for each thing that may matter.
+
+In: columns of batches and of candidates (common/choice/columns.py), the formula's constants (common/choice/cost.py).
+Sizes and counts are logarithms: a batch twice as large is one step further, whatever its size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from common.choice.columns import GATHERS, KERNELS, NEUTRAL, Columns, launches, moved_us
+from common.choice.cost import parted, terms
+
+
+def table(b: Columns, c: Columns, constants: np.ndarray) -> np.ndarray:
+    """[batch and candidate, column]: what the model reads. b, c: as `launches`; flattened in C order. constants: of
+    the formula (common/choice/cost.py)."""
+    long, short = launches(b, c)
+    rows = b["longest"] * b["ratio"]
+    found = [_log(b[name]) for name in ("seqs", "tokens", "longest", "keys", "all_keys", "page", "ratio", "kv_heads")]
+    found += [_log(b[name]) for name in ("head", "lanes", "cache_bytes", "hbm", "shared")] + [_log(rows)]
+    found += [_log(b["decodes"] + 1), b["prompts"] > 0, b["all_keys"] / (b["seqs"] * b["keys"]), b["head"] < b["lanes"]]
+    found += [c["kernel"] == number for number in range(len(KERNELS))]
+    for part in ("long_", "short_"):
+        found += [_log(c[part + name]) for name in NEUTRAL if name != "registers"]
+        found += [c[part + "gather"] == number for number in range(len(GATHERS))]
+        found += [c[part + "heads_fastest"], c[part + "registers"] > 0]
+        found += [_log(b["keys"] / c[part + "tile_size"] / c[part + "num_segments"])]
+    found += [_log(c["long_block_m"] / np.minimum(rows, 128))]
+    for one in (long, short):
+        found += [_log(one.span + 0.1), _log(one.waves + 0.1), _log(one.together), _log(one.held)]
+        found += [_log(one.programs / b["units"] + 0.01), _log(one.tiles / b["units"] + 0.01)]
+        found += [_log(one.span * one.together * one.products_us + 0.1)]
+        found += [_log(one.span * one.together * one.instructions / 1000 + 0.1)]
+    found += [_log(us + 0.1) for us in moved_us(b, c)]
+    found += [_log(parted(constants, terms(b, c, (long, short))).sum(axis=-1))]
+    return np.stack([one.ravel() for one in np.broadcast_arrays(*found)], axis=1).astype(np.float32)
+
+
+def _log(x: np.ndarray) -> np.ndarray:
+    return np.log2(np.maximum(x, 1e-3))

@@ -1,0 +1,206 @@
+"""Measured winners: what a tuner or a warm-up found fastest for a batch's key, kept on the disk a line each.
+
+A winner is absolute: the kernel and every field of its Config, under the key of the batch that it was timed on. A key
+is the shape and the batch's host integers in steps of at most a quarter (`grid.KEYS`), so that a batch a little larger
+finds it too. A winner counts while the kernel's code is what was timed; a file is of one DSL, GPU and set of versions.
+Lines are appended, each by one write, so that processes may share a file; the last of a key counts. Nothing in a file
+is executed. DIPTYCH_CACHE is another folder, or 0 for none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from common.gpus import Gpu
+from common.serving.grid import EIGHTHS, decided_by, few_keys
+from common.spec import AttentionShape
+from common.spec.metadata import BatchStats, cdiv
+from common.versions import NEEDS, here
+
+FOLDER = "DIPTYCH_CACHE"
+MOST_BYTES = 2**26  # of a file that is read
+
+
+@dataclass(frozen=True)
+class Winner:
+    """of: who asked, `auto`, `native.auto` or the name of one kernel. config: plain values of the kernel's Config.
+
+    us: its time; first_us: that of what would have been taken without it. stamp: of the kernel's code (stamps.py).
+    row: what it was timed on, in words.
+    """
+
+    key: str
+    of: str
+    kernel: str
+    config: dict[str, Any]
+    us: float
+    first_us: float
+    stamp: str
+    row: str
+
+    def __str__(self) -> str:
+        gain = f", {self.us:.1f} us, without it {self.first_us:.1f}" if self.us < self.first_us else ""
+        return f"measured on {self.row}{gain}"
+
+    @classmethod
+    def of_plain(cls, plain: Any) -> Winner:
+        """Raises ValueError for what is no winner."""
+        kinds = {"config": dict, "us": (int, float), "first_us": (int, float)}
+        names = [one.name for one in fields(cls)]
+        if not isinstance(plain, dict) or plain.keys() != set(names):
+            raise ValueError(f"found no line with {', '.join(names)}")
+        if bad := [name for name in names if not isinstance(plain[name], kinds.get(name, str))]:
+            raise ValueError(f"{bad[0]}: found {plain[bad[0]]!r:.60}")
+        stats_of(plain["key"])
+        return cls(**plain)
+
+
+def sizes(shape: AttentionShape) -> str:
+    """`32:8:128 16 bfloat16 bfloat16`: heads, page, dtype of the query and of the cache."""
+    heads = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size}"
+    heads = heads if shape.value_size is None else f"{heads}:{shape.value_size}"
+    dtypes = " ".join(str(dtype).removeprefix("torch.") for dtype in (shape.dtype, shape.cache_dtype))
+    return f"{heads} {shape.block_size} {dtypes}"
+
+
+def key(shape: AttentionShape, stats: BatchStats) -> str:
+    """`32:8:128 16 bfloat16 bfloat16 | 8 8 8 1 2048 6`: sequences, tokens, decodes, longest query, keys, and all keys
+    in eighths of what sequences of the longest would have."""
+    told = decided_by(stats)
+    eighths = cdiv(EIGHTHS * told.total_seq_len, told.num_seqs * told.max_seq_len)
+    counts = told.num_seqs, told.num_tokens, told.num_decodes, told.max_query_len, told.max_seq_len
+    return f"{sizes(shape)} | {' '.join(str(n and few_keys(n)) for n in counts)} {eighths}"
+
+
+def stats_of(at: str) -> BatchStats:
+    """The sizes of a key. Raises ValueError for a text that is none."""
+    *counts, keys, eighths = map(int, at.partition(" | ")[2].split())
+    return BatchStats(*counts, keys, counts[0] * keys * eighths // EIGHTHS)
+
+
+def built(like: Any, plain: Mapping[str, Any], older: bool = False) -> Any:
+    """The Config of plain values; like: one of its type. older: fields that came since are as in `like`. Raises
+    ValueError where fields are missing or unknown, or a value is of another kind than the one of `like`."""
+    names = {field.name for field in fields(like)}
+    if not plain.keys() <= names or (plain.keys() != names and not older):
+        raise ValueError(f"found the fields {sorted(plain)} of a {type(like).__name__}, allowed {sorted(names)}")
+    made = {}
+    for name, value in plain.items():
+        other = getattr(like, name)
+        if is_dataclass(other) and isinstance(value, Mapping):
+            made[name] = built(other, value, older)
+        elif _is_like(value, other):
+            made[name] = value
+        else:
+            raise ValueError(f"{name}: found {value!r:.40}, allowed what is like {other!r:.40}")
+    return replace(like, **made)
+
+
+def _is_like(value: Any, other: Any) -> bool:
+    """A number of at least 0 beside a number, a text beside a text; None beside all but a part of a Config."""
+    if is_dataclass(other) or isinstance(value, Mapping):
+        return False
+    if isinstance(value, int | float) and (other is None or isinstance(other, int | float)):
+        return value >= 0
+    return value is None or other is None or isinstance(value, type(other))
+
+
+def folder() -> Path | None:
+    """Where files of measured winners lie; None for nowhere."""
+    said = os.environ.get(FOLDER)
+    if said == "0":
+        return None
+    cache = os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~"), ".cache")
+    return Path(said or Path(cache) / "diptych") / "winners"
+
+
+def path(dsl: str, gpu: Gpu) -> Path | None:
+    """`triton-h200-torch2.11.0-triton3.6.0.jsonl`, in `folder`; None for nowhere."""
+    versions = "-".join(f"{package}{here(package)}" for package in dict.fromkeys(("torch", *NEEDS.get(dsl, ()))))
+    found = folder()
+    return found and found / (re.sub(r"[^\w.+-]", "_", f"{dsl}-{gpu.name}-{versions}") + ".jsonl")
+
+
+class Winners:
+    """Of one DSL on one GPU: those that came with the project, and those of the user's file behind them.
+
+    stale: kernels of which the user's were timed with other code. unread: those that are no winners.
+    """
+
+    def __init__(self, file: Path | None, shipped: Iterable[Any], stamp: Callable[[str], str]) -> None:
+        """shipped: plain values. stamp: of a kernel's code by its name, empty where there is no such kernel. Raises
+        OSError for a file that cannot be read, ValueError for one that others may write to or that is too large."""
+        self._file, self._stamp = file, stamp
+        self._known: dict[tuple[str, str], Winner] = {}
+        self.unread, stale = 0, set()
+        for mine, plain in [*((False, one) for one in shipped), *((True, line) for line in self._lines())]:
+            try:
+                one = Winner.of_plain(json.loads(plain) if mine else plain)
+            except (ValueError, TypeError, RecursionError):
+                self.unread += 1
+                continue
+            if one.stamp == stamp(one.kernel):
+                self._known[one.of, one.key] = one
+            elif mine:
+                stale.add(one.kernel)
+        self.stale = tuple(sorted(stale))
+
+    def _lines(self) -> Iterable[bytes]:
+        if self._file is None or not self._file.exists():
+            return ()
+        found = self._file.stat()
+        if os.name == "posix" and (found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022):
+            raise ValueError("somebody else may write to it")
+        if found.st_size > MOST_BYTES:
+            raise ValueError(f"found {found.st_size} bytes, allowed {MOST_BYTES}")
+        return filter(bytes.strip, self._file.read_bytes().split(b"\n"))
+
+    @property
+    def where(self) -> str:
+        """Where the user's lie."""
+        return "winners of this process" if self._file is None else str(self._file)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[Winner]:
+        return iter(self._known.values())
+
+    def find(self, of: str, shape: AttentionShape, stats: BatchStats) -> Winner | None:
+        """The winner of a batch's key."""
+        return self._known.get((of, key(shape, stats))) if self._known else None
+
+    def stats(self, of: str, shape: AttentionShape) -> Iterator[BatchStats]:
+        """The sizes of a shape's winners, which a plan compiles ahead beside the grid's."""
+        for asked, at in self._known:
+            if asked == of and at.partition(" | ")[0] == sizes(shape):
+                yield stats_of(at)
+
+    def drop(self, winner: Winner) -> None:
+        """One whose config cannot be built."""
+        self._known.pop((winner.of, winner.key), None)
+
+    def keep(self, of: str, shape: AttentionShape, stats: BatchStats, **told: Any) -> Winner:
+        """Append one; told: as Winner has it. Raises OSError where it cannot be written: it counts in this process."""
+        found = Winner(key=key(shape, stats), of=of, stamp=self._stamp(told["kernel"]), **told)
+        self._known[of, found.key] = found
+        if self._file is not None:
+            append(self._file, found)
+        return found
+
+
+def append(file: Path, *winners: Winner) -> None:
+    """Behind what is there, by one write. Raises OSError."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    text = "".join("\n" + json.dumps(asdict(one)) for one in winners) + "\n"  # a torn line before it ends here
+    to = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(to, text.encode())
+    finally:
+        os.close(to)
