@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ LABEL = "diptych: learned choice"
 MEMBERS = ("label", "dsl", "gpu", "provenance", "sources", "columns")
 MEMBERS += ("winners", "constants", "portfolio", "net", "held_out")
 WIDTH = 70  # columns of a table
+TOGETHER = 128  # batches of one pass
 ALIKE = 2  # candidates of a kernel and its rows that stand before others: near twins lose alike
 
 
@@ -86,36 +87,70 @@ class Learned:
         """The `count` best candidates of these kernels (all of the portfolio), fewer where fewer fit. stats: as
         `grid.decided_by` and `grid.seen` have them. Kernels with a launch for short queries alone are none for a batch
         that has no others: SHORT is the same."""
-        of, short = self.portfolio, stats.max_query_len <= SHORT_QUERY
-        config, decode = (None, None) if short else self._short(shape, stats, gpu)
-        batch, asked = columns.batches([(shape, stats, gpu)]), of.of(kernels)
-        rows, segments, made = of.numbered(batch, asked & of.one_launch if short else asked, decode)
-        if not len(rows):
-            return []
-        lost = self._losses(batch, made)
-        kinds = list(zip(made["kernel"], made["long_block_m"], strict=True))
-        return [
-            Candidate(of.rows[rows[i]][0], of.config(rows[i], segments[i], config), float(lost[i]))
-            for i in apart(kinds, lost)[:count]
-        ]
+        ((rows, segments, lost, config),) = self._ranked(shape, [stats], gpu, kernels)
+        of, kinds = self.portfolio, [self.portfolio.rows[row] for row in rows]
+        best = apart([(kernel, part.get("block_m")) for kernel, part in kinds], lost)
+        once = {(rows[i], segments[i]): i for i in reversed(best)}  # two shares may be one number of segments
+        chosen = [i for i in best if once[rows[i], segments[i]] == i][:count]
+        return [Candidate(kinds[i][0], of.config(rows[i], segments[i], config), float(lost[i])) for i in chosen]
 
-    def _losses(self, batch: columns.Columns, made: columns.Columns) -> np.ndarray:
-        return self.net.losses(table(batch, made, self.constants))
+    def best(self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu) -> list[Candidate | None]:
+        """The first of each of many batches; None where nothing fits."""
+        found: list[Candidate | None] = []
+        for start in range(0, len(many), TOGETHER):
+            for rows, segments, lost, config in self._ranked(shape, many[start : start + TOGETHER], gpu, None):
+                i = int(np.argmin(lost)) if len(rows) else -1
+                of = self.portfolio
+                found.append(
+                    Candidate(of.rows[rows[i]][0], of.config(rows[i], segments[i], config), float(lost[i]))
+                    if len(rows)
+                    else None
+                )
+        return found
 
-    def _short(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[dict[str, Any], columns.Columns]:
-        """What serves the short queries beside prompts, and its columns: the best for them alone."""
-        seqs = max(stats.num_decodes, 1)
-        keys = max(stats.total_seq_len * seqs // max(stats.num_seqs, 1), 1)
-        alone = BatchStats(seqs, seqs, seqs, 1, stats.max_seq_len, keys)
-        batch, of = columns.batches([(shape, alone, gpu)]), self.portfolio
-        asked = of.of({SHORT})
-        rows, segments, made = of.numbered(batch, asked, None)
-        if not len(rows):  # nothing fits: the first, as a launch of it says what it lacks
-            rows, segments = np.flatnonzero(asked)[:1], np.ones(1)
-            made = {name: value[rows] for name, value in of.columns.items()}
-        best = int(np.argmin(self._losses(batch, made)))
-        config = of.config(rows[best], segments[best], None)
-        return config, {name: value[best] for name, value in made.items() if name.startswith("short_")}
+    def _ranked(
+        self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu, kernels: Collection[str] | None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any] | None]]:
+        """(row, segments, loss) of each candidate of each batch, and the config of its short queries beside prompts."""
+        apart_for = [i for i, stats in enumerate(many) if stats.max_query_len > SHORT_QUERY]
+        found: dict[int, Any] = {}
+        if apart_for:
+            configs, decode = self._short(shape, [many[i] for i in apart_for], gpu)
+            rows, segments, lost = self._losses(shape, [many[i] for i in apart_for], gpu, kernels, decode)
+            found = {i: (rows, segments[n], lost[n], configs[n]) for n, i in enumerate(apart_for)}
+        if short := [i for i in range(len(many)) if i not in found]:
+            rows, segments, lost = self._losses(shape, [many[i] for i in short], gpu, kernels, None)
+            found |= {i: (rows, segments[n], lost[n], None) for n, i in enumerate(short)}
+        return (found[i] for i in range(len(many)))
+
+    def _losses(
+        self,
+        shape: AttentionShape,
+        many: Sequence[BatchStats],
+        gpu: Gpu,
+        kernels: Collection[str] | None,
+        decode: columns.Columns | None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """row [candidate], segments and losses [batch, candidate]."""
+        batch = columns.batches([(shape, stats, gpu) for stats in many])
+        rows, segments, made = self.portfolio.candidates(batch, kernels, decode)
+        wide = {name: value[:, None] for name, value in batch.items()}
+        lost = self.net.losses(table(wide, made, self.constants)) if len(rows) else np.zeros(0)
+        return rows, segments, lost.reshape(len(many), len(rows))
+
+    def _short(
+        self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu
+    ) -> tuple[list[dict[str, Any]], columns.Columns]:
+        """What serves the short queries beside prompts, and its columns [batch]: the best for them alone."""
+        of, alone = self.portfolio, [_decodes(stats) for stats in many]
+        rows, segments, lost = self._losses(shape, alone, gpu, {SHORT}, None)
+        if len(rows):
+            best = lost.argmin(axis=1)
+            configs = [of.config(rows[i], segments[n, i], None) for n, i in enumerate(best)]
+        else:
+            configs = [of.config(of.smallest(SHORT), 1, None)] * len(many)
+        made = columns.configs([(SHORT, config) for config in configs])
+        return configs, {name: value for name, value in made.items() if name.startswith("short_")}
 
     def told(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, candidates: Sequence[Candidate]) -> list[Told]:
         """What each is predicted to take, and why."""
@@ -128,6 +163,13 @@ class Learned:
         us = np.exp(np.median(np.log(parts.sum(axis=1)) - lost) + lost)
         limits = [cost.TERMS[i] for i in parts.argmax(axis=1)]
         return [Told(*one) for one in zip(candidates, us.tolist(), limits, strict=True)]
+
+
+def _decodes(stats: BatchStats) -> BatchStats:
+    """The short queries of a batch as a batch of their own."""
+    seqs = max(stats.num_decodes, 1)
+    keys = max(stats.total_seq_len * seqs // max(stats.num_seqs, 1), 1)
+    return BatchStats(seqs, seqs, seqs, 1, stats.max_seq_len, keys)
 
 
 def apart(kinds: Sequence[Any], lost: np.ndarray) -> list[int]:

@@ -6,6 +6,7 @@ half and twice as many, and one. A kernel with a launch of its own for short que
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ MOST_CONFIGS = 40  # of a kernel
 ONE_LAUNCH = ("q_block", "parallel_softmax")  # their Config has no parts
 SHORT = "parallel_softmax"  # serves the short queries of the others
 SHARES = (0.5, 1.0, 2.0)  # of the slots, that segments may fill
+CUT = "num_segments"
 
 
 class Portfolio:
-    """rows: (kernel, config as plain values) of all; columns: of these, as columns.configs has them."""
+    """rows: (kernel, config as plain values) of all."""
 
     def __init__(self, plain: Any) -> None:
         """plain: a list of configs a kernel. Raises ValueError."""
@@ -28,45 +30,45 @@ class Portfolio:
         for kernel, parts in plain.items():
             _check(kernel, parts)
         self.rows = [(kernel, part) for kernel, parts in plain.items() for part in parts]
-        self.columns = columns.configs(self.rows)
-        self._whole = np.array([kernel in ONE_LAUNCH for kernel, _ in self.rows])
-        self._cut = np.array(["num_segments" in part for _, part in self.rows])
+        self._columns = columns.configs(self.rows)
+        # (row, share of the slots that its segments fill; 0: one segment)
+        pairs = [(i, s) for i, (_, part) in enumerate(self.rows) for s in ((0.0, *SHARES) if CUT in part else (0.0,))]
+        self._row, self._share = np.array([i for i, _ in pairs]), np.array([share for _, share in pairs])
+        self._whole = np.array([self.rows[i][0] in ONE_LAUNCH for i in self._row])
 
-    def of(self, kernels: Any) -> np.ndarray:
-        """Which rows are of these kernels; None: all."""
-        return np.array([kernels is None or kernel in kernels for kernel, _ in self.rows])
-
-    @property
-    def one_launch(self) -> np.ndarray:
-        """Which rows are of kernels whose one launch serves queries of any length."""
-        return self._whole
-
-    def numbered(
-        self, batch: columns.Columns, asked: np.ndarray, decode: columns.Columns | None
+    def candidates(
+        self, batch: columns.Columns, kernels: Collection[str] | None, decode: columns.Columns | None
     ) -> tuple[np.ndarray, np.ndarray, columns.Columns]:
-        """(row, segments, columns) of what fits a batch among the rows that are `asked`, by each number of segments.
-        decode: columns of what serves short queries beside prompts, where a launch is apart for them."""
-        at = np.flatnonzero(asked & legal.fits(batch, self.columns, "long_"))
-        of, whole = {name: value[at] for name, value in self.columns.items()}, self._whole[at]
+        """(row [candidate], segments [batch, candidate], columns that broadcast to the same) of what fits.
+
+        batch: of one shape and GPU. kernels: None for all. decode: columns [batch] of what serves short queries beside
+        prompts; None where there are none: then kernels with a launch apart for them have no candidate.
+        """
+        asked = np.array([kernels is None or self.rows[i][0] in kernels for i in self._row])
+        one = {name: value[:1] for name, value in batch.items()}
+        fits = legal.fits(one, self._columns, "long_")[self._row]
+        at = np.flatnonzero(asked & fits & (self._whole | (decode is not None)))
+        of, whole = {name: value[self._row[at]][None, :] for name, value in self._columns.items()}, self._whole[at]
         if decode is not None:
-            of |= {name: np.where(whole, of[name], value) for name, value in decode.items()}
-        long, short = columns.launches(batch, of)
+            of |= {name: np.where(whole, of[name], value[:, None]) for name, value in decode.items()}
+        wide = {name: value[:, None] for name, value in batch.items()}
+        long, short = columns.launches(wide, of)
         programs = long.programs + np.where(whole, short.programs, 0.0)
-        fill = long.held * batch["units"] / np.maximum(programs, 1)
-        most = np.minimum(np.ceil(batch["keys"] / of["long_tile_size"]), legal.MOST_SEGMENTS)
-        most = np.where(self._cut[at], most, 1.0)
-        numbers = np.stack([np.ones(len(at)), *(np.clip(down(fill * share), 1, most) for share in SHARES)])
-        which, segments = np.unique(np.stack([np.tile(np.arange(len(at)), len(numbers)), numbers.ravel()]), axis=1)
-        which = which.astype(int)
-        of = {name: value[which] for name, value in of.items()} | {"long_num_segments": segments}
-        of["short_num_segments"] = np.where(whole[which], segments, of["short_num_segments"])
-        return at[which], segments, of
+        most = np.minimum(np.ceil(wide["keys"] / of["long_tile_size"]), legal.MOST_SEGMENTS)
+        fill = long.held * wide["units"] / np.maximum(programs, 1) * self._share[at]
+        segments = np.clip(down(fill), 1, most)
+        of |= {"long_num_segments": segments, "short_num_segments": np.where(whole, segments, of["short_num_segments"])}
+        return self._row[at], segments, of
 
     def config(self, row: int, segments: float, decode: dict[str, Any] | None) -> dict[str, Any]:
         """The whole Config of a row; decode: of short queries, where a launch is apart for them."""
         kernel, part = self.rows[row]
-        part = part | {"num_segments": int(segments)} if self._cut[row] else part
+        part = part | {CUT: int(segments)} if CUT in part else part
         return part if kernel in ONE_LAUNCH else {"prefill": part, "decode": decode}
+
+    def smallest(self, kernel: str) -> int:
+        """The first row of a kernel: where nothing fits, a launch of it says what it lacks."""
+        return next(i for i, (name, _) in enumerate(self.rows) if name == kernel)
 
 
 def _check(kernel: str, parts: Any) -> None:

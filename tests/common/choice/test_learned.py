@@ -65,6 +65,14 @@ def test_candidates_are_told_with_times_in_their_order(known):
     assert all(one.us > 0 and one.limits in cost.TERMS for one in told)
 
 
+def test_many_batches_get_what_each_gets_alone(known):
+    _, gpu, choice = known
+    for shape in SHAPES:
+        alone = [choice.first(shape, stats, gpu, 1)[0] for stats in BATCHES.values()]
+        many = choice.best(shape, list(BATCHES.values()), gpu)
+        assert [(one.kernel, one.config) for one in many] == [(one.kernel, one.config) for one in alone]
+
+
 def test_short_queries_alone_have_one_launch(known):
     _, gpu, choice = known
     found = choice.first(SHAPES[0], BATCHES["decodes"], gpu, 50)
