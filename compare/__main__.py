@@ -28,7 +28,7 @@ VERBS = {
     "diff": "compare.analysis.diff",
     "merge": "compare.analysis.merge",
     "tune": "compare.tune.tune",
-    "explain": "compare.competitors.explain",
+    "explain": "compare.run.explain",
     "doctor": "compare.run.doctor",
     "fleet": "compare.fleet.fleet",
     "study": "compare.studies",

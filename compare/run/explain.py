@@ -1,10 +1,13 @@
 """Which kernel and config serve a batch, and why.
 
     python -m compare explain q1s2k_16q512s1536 --gpu h200
+    python -m compare explain q2k --gpu h200 --pair triton/q_block helion/q_block      why the one takes longer
 
 Per DSL: what `auto` chooses, the segments that follow, the measured winner or the rule that decided and its runner-up,
 what stands behind it, and which kernels of a table are stale. Nothing is compiled or launched, so the GPU need not be
-here. Exit codes: 0; 2 for an option or a batch that cannot be read; 5 where neither DSL can be imported.
+here. With --pair two kernels are compiled for the GPU at their configs: what a warp issues for a tile, what limits, and
+the difference that explains most (compare/static/pair.py). Exit codes: 0; 2 for an option or a batch that cannot be
+read; 3 where --pair has no GPU to compile for; 5 where neither DSL can be imported, or one of a pair has no code.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +29,9 @@ from common.serving.rules import Rules, Situation
 from common.spec import AttentionShape, SpecError
 from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from compare.competitors import registry
-from compare.exits import NOTHING, OK, USAGE, say
-from compare.workloads import Ask, GrammarError, parse_lens, parse_shape
+from compare.exits import NO_GPU, NOTHING, OK, USAGE, say
+from compare.static import pair
+from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
 from compare.workloads.numbers import page, window
 
 HELP = "which kernel and config serve a batch, and why"
@@ -169,7 +173,27 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--shape", default="llama-3-8b", help="heads:kv_heads:head_size or a model (default llama-3-8b)")
     new.add_argument("--block-size", type=page, default=16, help="tokens of a KV-cache page (default 16)")
     new.add_argument("--dtype", default="bf16", help="bf16 (default), fp16, fp32")
+    new.add_argument("--pair", nargs=2, metavar="KERNEL", help="two ids: why the one takes longer than the other")
     new.add_argument("--window", type=window, help="sliding window, the query's own token included")
+
+
+def _pair(workload: Workload, kernels: Sequence[str], gpu: Gpu | None) -> int:
+    """The lines of two kernels on a batch; the exit code."""
+    if gpu is None:
+        say("--pair: found no GPU here, allowed one by its name, as --gpu h200")
+        return NO_GPU
+    try:
+        kernels = [found for name in kernels for found in registry.select(name)]
+        if len(kernels) != 2:
+            raise registry.UnknownKernel(" ".join(kernels))
+        print("\n".join(pair.told(workload, kernels, gpu)))
+    except registry.UnknownKernel as error:
+        say(error)
+        return USAGE
+    except (pair.NotCompiled, pair.NoEstimate) as error:
+        say(error)
+        return NOTHING
+    return OK
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -183,6 +207,8 @@ def main(arguments: argparse.Namespace) -> int:
         say(error)
         return USAGE
     ask, told = Ask(sliding_window=arguments.window), 0
+    if arguments.pair:
+        return _pair(Workload(arguments.workload, lens, shape, ask), arguments.pair, gpu)
     print("\n".join(_heading(arguments.workload, lens, shape, ask, gpu)))
     for dsl in [arguments.dsl] if arguments.dsl else registry.DSLS:
         try:

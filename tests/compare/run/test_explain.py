@@ -1,4 +1,4 @@
-"""compare.competitors.explain: the choice of the public call, what decided it, and what it says when asked wrong."""
+"""compare.run.explain: the choice of the public call, what decided it, and what it says when asked wrong."""
 
 import dataclasses
 
@@ -14,7 +14,8 @@ from common.serving.winners import Winner
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from compare.__main__ import main as diptych
-from compare.competitors import explain, registry
+from compare.competitors import registry
+from compare.run import explain
 from compare.workloads import Ask, parse_lens
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no measured winners")
