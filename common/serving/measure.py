@@ -38,7 +38,7 @@ def measure(
     seconds: float | None,
     caches: tuple[torch.Tensor | None, ...],
     out_dtype: torch.dtype | None,
-    progress: Callable[[int, int, list[Timed]], None] | None,
+    progress: Callable[[int, int, BatchStats, list[Timed]], None] | None,
     clock: Clock | None,
 ) -> int:
     """As Plan.measure says, but for what the plan does with the winners."""
@@ -63,7 +63,7 @@ def measure(
             plan.family.keep_times(plan.shape, seen(decided_by(stats), sees), gpu, timed, row)
             done += 1
         if progress:
-            progress(number + 1, len(cells), timed)
+            progress(number + 1, len(cells), stats, timed)
     return done
 
 

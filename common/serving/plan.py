@@ -189,12 +189,13 @@ class Plan(PagedAttention):
         yield from sorted(given, key=str)
 
     def _choices_at(self, points: Iterable[Point]) -> dict[Choice, list[BatchStats]]:
-        """Of `choices` those of the cells that the points lie in. Raises SpecError beyond the capacity."""
+        """Of `choices` those of the cells that the points lie in, and what was measured. Raises SpecError beyond the
+        capacity."""
         found: dict[Choice, list[BatchStats]] = {}
         limits = (self.max_tokens, self.max_seqs, self.max_seq_len)
         for stats in dict.fromkeys(point.cell(*limits) for point in expect_points(points)):
             found.setdefault(self.reach.on_grid(stats, self.reach.needs, self.features.sees), []).append(stats)
-        return found
+        return found | {choice: cells for choice, cells in self.choices.items() if choice.measured}
 
     def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
         """What was measured for a call of these sizes, hinted as `_hints` does; else what the grid has."""
@@ -296,7 +297,7 @@ class Plan(PagedAttention):
         key_cache: torch.Tensor | None = None,
         value_cache: torch.Tensor | None = None,
         out_dtype: torch.dtype | None = None,
-        progress: Callable[[int, int, list[Timed]], None] | None = None,
+        progress: Callable[[int, int, BatchStats, list[Timed]], None] | None = None,
         clock: Clock | None = None,
     ) -> int:
         """Time what is taken at each point and the best of what logs teach, `count` in all; how many points were timed.
@@ -304,9 +305,9 @@ class Plan(PagedAttention):
         The fastest is taken from now on, here and in processes to come with the same code, versions and GPU
         (common/serving/winners.py): what was measured once is not again. points: those of `points.typical` where it is
         None. seconds: begin no point after so many. key_cache, value_cache: of the calls to come; made where they are
-        None. progress: called with the points that are done, all, and the times of the last. clock: microseconds of a
-        launch, for tests. Raises SpecError where no GPU is here, in the capture of a graph, of a plan with one kernel
-        or a batch-invariant choice.
+        None. progress: called with the points that are done, all, the sizes and the times of the last. clock:
+        microseconds of a launch, for tests. Raises SpecError where no GPU is here, in the capture of a graph, of a plan
+        with one kernel or a batch-invariant choice.
         """
         if points is None:
             points = typical(self.max_tokens, self.max_seqs, self.typical_seq_len)

@@ -23,6 +23,7 @@ from common.gpus import gpu_of
 from common.serving.choice import Timed
 from common.serving.points import Point
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 from compare.competitors import registry
 from compare.exits import NOTHING, OK
 from compare.workloads import parse_shape
@@ -71,10 +72,10 @@ def _measured(dsl: str, call: Any, shape: AttentionShape, device: str, minutes: 
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(dsl, total=len(asked))
 
-        def told(number: int, total: int, timed: list[Timed]) -> None:
+        def told(number: int, total: int, stats: BatchStats, timed: list[Timed]) -> None:
             bar.update(task, completed=number, total=total)
             if timed:
-                table.add_row(*_row(asked[number - 1], timed))
+                table.add_row(*_row(stats, timed))
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*no measured winners")  # they are being made
@@ -92,10 +93,9 @@ def _fits(point: Point, shape: AttentionShape, device: torch.device) -> bool:
     return held * shape.cache_dtype.itemsize <= memory // 4
 
 
-def _row(point: Point, timed: Sequence[Timed]) -> list[str]:
+def _row(stats: BatchStats, timed: Sequence[Timed]) -> list[str]:
     first, done = timed[0], [one for one in timed if one.us is not None]
-    what = f"{point.num_seqs} x {point.max_query_len} over {point.max_seq_len}"
-    what += f", {point.num_decodes} decodes" if point.num_decodes else ""
+    what = f"{stats.num_seqs} of up to {stats.max_query_len} over {stats.max_seq_len} keys, {stats.num_decodes} decodes"
     if not done:
         return [what, first.choice.kernel, first.why, "", "", ""]
     least = min(done, key=lambda one: one.us)

@@ -46,7 +46,7 @@ def falling():
 
 def test_the_fastest_of_a_point_is_taken_here_and_in_the_next_process(on_h200, monkeypatch):
     first, told = plan(), []
-    assert first.measure(3, POINTS, clock=falling(), progress=lambda done, all, timed: told.append(timed)) == 2
+    assert first.measure(3, POINTS, clock=falling(), progress=lambda done, all, stats, timed: told.append(timed)) == 2
     assert [len(timed) for timed in told] == [3, 3]
     assert all(one.us is not None for timed in told for one in timed)
     stats = BatchStats.of([(1, 128)] * 2)
@@ -91,7 +91,7 @@ def test_what_does_not_run_or_answers_otherwise_is_no_winner(on_h200, monkeypatc
     launch = kernel.launch
     monkeypatch.setattr(kernel, "launch", broken)
     told = []
-    one.measure(3, POINTS[:1], clock=falling(), progress=lambda done, all, timed: told.extend(timed))
+    one.measure(3, POINTS[:1], clock=falling(), progress=lambda done, all, stats, timed: told.extend(timed))
     assert [timed.why for timed in told] == ["", "RuntimeError: out of shared memory", "another answer"]
     assert one.choice_of(BatchStats.of([(1, 128)] * 2), frozenset()).config == candidates[0].config
 
