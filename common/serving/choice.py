@@ -338,7 +338,7 @@ class Family:
             return None
         best = found[0]
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
-        config = built(self.kernel(best.kernel).DEFAULT, best.config, older=True)
+        config = settled(built(self.kernel(best.kernel).DEFAULT, best.config, older=True), shape, stats, gpu)
         return Choice(best.kernel, config, f"{LEARNED}/{known.gpu}.json: {kernel or 'auto'}", told)
 
     def candidates(
@@ -357,7 +357,8 @@ class Family:
         for one in known.first(shape, told, gpu, 2 * count) if known else ():
             kernel = self.kernel(one.kernel)
             if needs <= kernel.SUPPORTS and self.refusal(one.kernel, gpu) is None:
-                config = few_segments(built(kernel.DEFAULT, one.config, older=True), shape, told)
+                config = settled(built(kernel.DEFAULT, one.config, older=True), shape, told, gpu)
+                config = few_segments(config, shape, told)
                 found.append(Choice(one.kernel, config, f"{LEARNED}/{known.gpu}.json"))
         return distinct(found)[:count]
 

@@ -8,7 +8,7 @@ import difflib
 import fnmatch
 import importlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from common.serving import winners
 from common.serving.choice import Choice
 from common.serving.grid import seen
 from common.spec import AttentionShape, UnsupportedFeature
+from common.spec.cdna import Cdna
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.precision import Precision
 from common.versions import ensure
@@ -232,6 +233,15 @@ class Rung:
 
     def __getattr__(self, kernel: str) -> Any:
         return lambda shape, stats, gpu: self.choice(kernel, shape, stats, gpu).config
+
+
+def config_words(plain: Mapping[str, Any]) -> str:
+    """`block_m=16, tile_size=64; decode: ...`: a config's plain values; levers of CDNA as the compiler has them are
+    left out."""
+    usual = dataclasses.asdict(Cdna())
+    own = {k: v for k, v in plain.items() if not isinstance(v, Mapping) and usual.get(k, ...) != v}
+    parts = [f"{name}: {config_words(part)}" for name, part in plain.items() if isinstance(part, Mapping)]
+    return "; ".join([", ".join(f"{name}={value}" for name, value in own.items()), *parts]).removeprefix("; ")
 
 
 def winners_file(dsl: str, gpu: Gpu) -> Path | None:

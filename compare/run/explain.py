@@ -83,8 +83,8 @@ def segments(config: Any, lens: Lens, window: int | None) -> str:
 
 
 def _words(config: Any) -> str:
-    plain = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return ", ".join(f"{name}={value}" for name, value in plain.items() if not dataclasses.is_dataclass(value))
+    plain = registry.config_dict(config)
+    return registry.config_words({name: value for name, value in plain.items() if not isinstance(value, Mapping)})
 
 
 def _line(name: str, text: str) -> str:
@@ -116,18 +116,12 @@ def candidates(known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gp
     """The best of what logs teach: predicted times, what limits them, and what a measurement of them may gain."""
     yield _line("candidates", "of what logs teach: predicted us, the term that limits, config")
     for one in known.told(shape, stats, gpu, known.first(shape, stats, gpu, MEASURED)):
-        config = dict(one.candidate.config)
-        parts = {"": config} if "prefill" not in config else config
-        words = "; ".join(f"{name} {_plain(part)}".strip() for name, part in parts.items())
+        words = registry.config_words(one.candidate.config)
         yield _line("", f"{one.us:8.1f}  {one.limits:7} {one.candidate.kernel}: {words}")
-    if lost := known.held_out.get("seed"):
+    if known.gpu == gpu.name and (lost := known.held_out.get("seed")):
         first, best = (lost[name].split("|")[0].strip() for name in ("first pick", f"best of the first {MEASURED}"))
         told = f"the {MEASURED} of them, once (`diptych tune --model`), loses {best}% in place of {first}%"
         yield _line("measuring", f"{told}, on the mean of rows held out")
-
-
-def _plain(part: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in part.items())
 
 
 def _native(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:

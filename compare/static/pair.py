@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from common.gpus import Gpu
+from compare.competitors import registry
 from compare.record.records import Status
 from compare.static.compile import Compilation, Outcome, compile_in_child
 from compare.static.estimate import Estimate, LaunchEstimate, NoEstimate, estimate, estimate_launch
@@ -149,8 +150,8 @@ def _words(name: str, slow: Side, fast: Side) -> str:
 
 def lines(side: Side) -> list[str]:
     """A kernel's config, launches and loop, as a person reads them."""
-    config = ", ".join(f"{name}={value}" for name, value in (side.outcome.config or {}).items())
-    found = [f"{side.kernel}: estimated {side.estimate.us:.1f} us, limited by {side.estimate.limiter}", f"  {config}"]
+    words = registry.config_words(side.outcome.config or {})
+    found = [f"{side.kernel}: estimated {side.estimate.us:.1f} us, limited by {side.estimate.limiter}", f"  {words}"]
     for facts, work, said in zip(side.outcome.facts, side.works, side.estimate.launches, strict=True):
         found += _launch(facts, work, said)
     return found
