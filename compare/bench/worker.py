@@ -26,6 +26,9 @@ from compare.bench.subject import Subject
 from compare.bench.task import Sick, Task, free_memory, ok, versions
 from compare.process.channel import Channel
 from compare.record.records import Evidence, GateResult, Status
+from compare.static.compiled import CompiledLaunch
+from compare.static.counts.counting import counted
+from compare.static.counts.l2 import L2
 from compare.static.crosscompile import WITHIN, beyond_2gib, executing, facts_of
 from compare.static.isa.errors import Fault, NotExecutable
 from compare.static.isa.execute import execute
@@ -83,13 +86,17 @@ class _Runs:
         self.subject, self.gpu = subject, gpu
         self.facts: list[dict[str, Any]] = []
 
+    def _counted(self, launch: CompiledLaunch) -> dict[str, Any]:
+        return counted(launch).executed(L2(dies=self.gpu.xcds))
+
     def launch(self, number: int, lse: torch.Tensor | None = None, *, large_cache: bool = False) -> None:
         """One call on page set `number`. Raises Rejected for code that is wrong or that the model cannot run."""
         subject, arena = self.subject, self.subject.arena
         batch = arena.batches[number]
-        counted: list[dict[str, Any]] = []
+        found: list[dict[str, Any]] = []
+        run = execute if self.facts else self._counted  # of the first run's launches everything is counted
         try:
-            with executing(self.gpu, lambda launch: counted.append(execute(launch))) as launches:
+            with executing(self.gpu, lambda launch: found.append(run(launch))) as launches:
                 subject.launch_on(beyond_2gib(batch, copy=True) if large_cache else batch, number, lse)
         except NotExecutable as error:
             known = f"the model of {self.gpu.arch} does not know {error}"
@@ -98,8 +105,8 @@ class _Runs:
             raise Rejected(Status.INCORRECT, f"in the model of {self.gpu.arch}: {error}") from error
         finally:
             if not self.facts:
-                counted += [{}] * (len(launches) - len(counted))
-                pairs = zip(launches, counted, strict=True)
+                found += [{}] * (len(launches) - len(found))
+                pairs = zip(launches, found, strict=True)
                 self.facts = [facts_of(launch, WITHIN).as_dict() | {"executed": seen} for launch, seen in pairs]
 
 

@@ -69,7 +69,9 @@ def _executed(records: Sequence[Record]) -> Table | None:
             seen[record.kernel].append((record, total))
     columns = (
         ("kernel", False), ("cells", True), ("programs", True), ("wave instructions", True),
-        ("matrix work / useful", True), ("lines of 128 B a load", True), ("status", False),
+        ("matrix work / useful", True), ("lines of 128 B a load", True), ("bytes 16 a lane", True),
+        ("loads ahead at a wait", True), ("LDS clocks / fewest", True), ("fetched by the dies / distinct", True),
+        ("status", False),
     )  # fmt: skip
     body = [[f"`{kernel}`", len(seen[kernel]), *_totals(seen[kernel])] for kernel in in_order(seen)]
     return Table(columns, body) if body else None
@@ -81,9 +83,20 @@ def _totals(of: Sequence[tuple[Record, dict[str, Any]]]) -> list[Any]:
 
     useful = sum(record.workload.flops for record, counts in of if counts.get("matrix flops"))
     work = f"{total('matrix flops') / useful:.1f}" if useful else ""
-    lines = f"{total('load lines') / total('loads'):.1f}" if total("loads") else ""
+    ratios = [
+        _ratio(total("load lines"), total("loads"), ".1f"),
+        _ratio(total("wide bytes"), total("load bytes"), ".0%"),
+        _ratio(total("ahead"), total("waits"), ".1f"),
+        _ratio(total("lds clocks"), total("lds fewest"), ".2f"),
+        _ratio(total("fetched"), total("lines"), ".2f"),
+    ]
     statuses = ", ".join(sorted({str(record.status) for record, _ in of}))
-    return [f"{total('workgroups'):,}", f"{total('instructions'):,}", work, lines, statuses]
+    return [f"{total('workgroups'):,}", f"{total('instructions'):,}", work, *ratios, statuses]
+
+
+def _ratio(above: int, below: int, form: str) -> str:
+    """Empty where nothing was counted, as in runs of before."""
+    return f"{above / below:{form}}" if above and below else ""
 
 
 def _compiled(facts: Sequence[dict[str, Any]]) -> Table | None:

@@ -9,6 +9,7 @@ NAMED = {
     "graphs": "compare.studies.graphs.graphs",
     "host": "compare.studies.host",
     "accuracy": "compare.studies.accuracy",
+    "counts": "compare.studies.counts",
     "sanitize": "compare.studies.sanitize",
     "stress": "compare.studies.stress",
     "generated": "compare.studies.generated",

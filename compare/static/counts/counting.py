@@ -69,6 +69,25 @@ class Counts:
         each = [float(self.work[die::dies].sum()) for die in range(dies)]
         return max(each) * dies / sum(each) if sum(each) else 1.0
 
+    def executed(self, l2: L2) -> dict[str, int]:
+        """What a record keeps of a launch: sums, by name."""
+        found = self.l2(l2)
+        return {
+            "workgroups": self.programs,
+            "instructions": sum(self.instructions.values()),
+            "matrix flops": int(self.work.sum()),
+            "loads": sum(self.loads.values()),
+            "load lines": self.lines,
+            "load bytes": sum(self.read.values()),
+            "wide bytes": self.read[16],
+            "waits": self.waits,
+            "ahead": self.ahead,
+            "lds clocks": self.lds_clocks,
+            "lds fewest": self.lds_fewest,
+            "lines": found.distinct,
+            "fetched": sum(found.each),
+        }
+
     @property
     def wide(self) -> float:
         """Share of the loaded bytes that come in accesses of 16 bytes a lane."""

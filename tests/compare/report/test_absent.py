@@ -15,7 +15,10 @@ FACT = {
     "scratch_bytes": 0, "shared_bytes": 32768, "code_bytes": 19200, "matrix": {"mfma 32x32x8": 128},
     "matrix_redundancy": 1.5, "loops": [LOOP], "occupancy": {"programs": 2, "waves": 8, "limit": "registers"},
     "num_warps": 4, "num_stages": 2,
-    "executed": {"workgroups": 3, "instructions": 1200, "loads": 10, "load lines": 85, "matrix flops": 4000},
+    "executed": {
+        "workgroups": 3, "instructions": 1200, "loads": 10, "load lines": 85, "matrix flops": 4000, "load bytes": 100,
+        "wide bytes": 90, "waits": 2, "ahead": 3, "lds clocks": 12, "lds fewest": 8, "lines": 20, "fetched": 22,
+    },
 }  # fmt: skip
 
 
@@ -39,7 +42,7 @@ def test_counts_of_the_model_and_facts_of_the_code(tmp_path, executed):
     tables = _tables(section)
     (ran,) = tables["Executed in the model of the ISA"].body
     useful = executed.workload.flops
-    assert ran[1:] == [1, "3", "1,200", f"{4000 / useful:.1f}", "8.5", "ok"]
+    assert ran[1:] == [1, "3", "1,200", f"{4000 / useful:.1f}", "8.5", "90%", "1.5", "1.50", "1.10", "ok"]
     (code,) = tables["Compiled: what a program needs and issues"].body
     assert code[7:12] == [2, "registers", "mfma 32x32x8", "1.50", "80%"]
 

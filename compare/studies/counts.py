@@ -1,0 +1,226 @@
+"""What code for an AMD GPU that is not here does, counted while the ISA model executes it: before and after its levers.
+
+    python -m compare study counts --gpu mi300 --out docs/results/mi300/counts.md
+
+Decodes, drafts, a prompt and a mixed batch of a few hundred keys, under Triton's and Helion's `auto` and the others'
+Triton kernels where they are installed. `rules`: the config as the rules have it; `settled`: with what
+common/serving/cdna.py makes of it on this GPU. Each call is judged by the checker. Nothing here is a time.
+Exit codes: 0; 1 where an output is wrong; 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common import gpus
+from common.gpus import KIB, Gpu
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.spec import AttentionShape
+from common.spec.kernel import Capacity
+from compare.analysis.tables import of_page
+from compare.competitors import registry
+from compare.exits import OK, USAGE, WRONG, say
+from compare.static.counts.counting import Counts, counting
+from compare.static.counts.l2 import L2
+from compare.static.isa.errors import NotExecutable
+from compare.workloads import Workload
+from compare.workloads.cost import cost
+from compare.workloads.workload import empty_output
+
+HELP = "what code for an absent AMD GPU does: loads, waits, LDS, dies, before and after its levers"
+SHAPE = AttentionShape(16, 4, 128, 16, torch.bfloat16)
+ROWS = {
+    "decode": ((1, 256), (1, 200), (1, 90), (1, 131)),
+    "drafts": ((4, 200), (4, 130), (3, 77)),
+    "prompt": ((96, 96),),
+    "mixed": ((1, 150), (1, 90), (48, 112)),
+}
+KERNELS = ("triton/auto", "helion/auto", "triton/unpaged", "helion/unpaged")
+PEERS = ("baseline/vllm_triton", "baseline/aiter_triton")
+HEADS = ((32, 8), (40, 10), (20, 20), (32, 32))  # of the table of dies
+SMALL = L2(size=32 * KIB, slots=2)  # beside 256 keys of 64 lanes what 4 MiB are beside 8k of 128
+INTRO = """# {title}: what the machine code does
+
+Written by `python -m compare study counts --gpu {name} --out docs/results/{name}/counts.md`. Compiled by Triton
+{triton} and executed in the model of {arch} ([isa-model.md](../../isa-model.md)); nothing ran on hardware, and nothing
+here is a time. Every output was judged by the checker. Others' kernels are in the table where they were installed.
+
+`rules`: the config as the rules for any GPU have it. `settled`: with what `common/serving/cdna.py` makes of it here.
+Rows are of {heads} heads of {lanes} lanes in bf16, pages of 16.
+
+- matrix work: FLOPs of the MFMA that all waves issue over those of the visible scores; rows of a Q Block that are no
+  query's and masked keys count.
+- 16 B: share of the loaded bytes that come 16 bytes a lane. lines: of 128 bytes a load.
+- ahead: loads that an `s_waitcnt` lets stay in flight. LDS: clocks over the fewest that as many words could take.
+- clocks of a program: LDS clocks of a compute unit beside the clocks of its matrix units, both of a mean program.
+"""
+
+
+def plain(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
+    """The config that the rules have, without what follows from the GPU behind them."""
+    dsl, _, name = kernel_id.partition("/")
+    rules = registry.load(f"{dsl}/auto").FAMILY.load("heuristics.generic.default")
+    if name != "auto":
+        return getattr(rules, name)(row.shape, row.stats, gpu)
+    rung, config = rules.auto(row.shape, row.stats, gpu)
+    return dataclasses.replace(settled(kernel_id, kernel, row, gpu), kernel=rung, config=config)
+
+
+def settled(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
+    """The config that a user of the GPU gets."""
+    return registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu, "default")[0]
+
+
+def counted(kernel: Any, row: Workload, config: Any, gpu: Gpu) -> tuple[list[Counts], str]:
+    """The counts of a call's launches, and why its output is wrong, empty where it is right."""
+    batch = row.batches(1, "cpu")[0]
+    features, out = row.features(batch), empty_output(batch, row.features(batch))
+    workspace = kernel.workspace(row.shape, Capacity.of(batch), config)
+    with counting(gpu) as found:
+        kernel.launch(batch, features, out, config, workspace)
+    verdict = check(out, None, batch, features, kernel.CONTRACT, reference(batch, features))
+    return found, "" if verdict.ok else verdict.reason
+
+
+# Clocks of a SIMD's matrix unit for an MFMA: FLOPs over 256 a clock (bf16; AMD matrix instruction calculator: 2048 a
+# clock and compute unit, of which a wave has a quarter of four SIMDs) on gfx942, twice that on gfx950.
+MATRIX_FLOPS = {"gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}
+
+
+def line(found: Sequence[Counts], row: Workload, gpu: Gpu) -> list[Any]:
+    """The cells of one call: sums over its launches, and the registers of the launch with most matrix work."""
+    heavy = max(found, key=lambda one: float(one.work.sum()))
+    loads, read = (sum((getattr(one, name) for one in found), start=type(heavy.loads)()) for name in ("loads", "read"))
+    lines, waits = sum(one.lines for one in found), sum(one.waits for one in found)
+    clocks, fewest = sum(one.lds_clocks for one in found), sum(one.lds_fewest for one in found)
+    work = sum(float(one.work.sum()) for one in found)
+    shapes = sum((one.matrix for one in found), start=type(heavy.matrix)())
+    held = heavy.occupancy
+    busy = max(int((heavy.work > 0).sum()), 1)
+    return [
+        sum(sum(one.instructions.values()) for one in found),
+        sum(one.kinds["vector"] for one in found),
+        ", ".join(f"{count} of {name}" for name, count in sorted(shapes.items())),
+        f"{work / cost(row).flops:.1f}",
+        f"{read[16] / max(sum(read.values()), 1):.0%}",
+        f"{lines / max(sum(loads.values()), 1):.1f}",
+        f"{sum(one.ahead for one in found) / max(waits, 1):.1f}",
+        f"{clocks / max(fewest, 1):.2f}",
+        f"{heavy.lds_clocks / busy:,.0f}, {float(heavy.work.sum()) / MATRIX_FLOPS[gpu.arch] / busy:,.0f}",
+        sum(one.hinted for one in found),
+        heavy.registers,
+        f"{held.programs}" if held else "",
+        max(one.spills for one in found),
+    ]
+
+
+COLUMNS = (
+    ("row", False), ("kernel", False), ("config", False), ("wave instructions", True), ("vector", True),
+    ("MFMA", False), ("matrix work", True), ("16 B", True), ("lines", True), ("ahead", True), ("LDS", True),
+    ("clocks of a program: LDS, matrix", True), ("hinted loads", True), ("registers", True), ("programs a unit", True),
+    ("spills", True),
+)  # fmt: skip
+
+
+def calls(gpu: Gpu) -> Iterator[tuple[str, str, str, Any, Workload, Any]]:
+    """(row, kernel id, config's name, kernel, workload, config) of each call; peers that are not here are left out."""
+    for name, lens in ROWS.items():
+        row = Workload(name, lens, SHAPE)
+        for kernel_id in KERNELS:
+            if kernel_id.endswith("unpaged") and name in ("decode", "drafts"):
+                continue
+            kernel = registry.load(kernel_id)
+            for how in (plain, settled):
+                told = "rules" if how is plain else "settled"
+                yield name, kernel_id, told, kernel, row, how(kernel_id, kernel, row, gpu)
+        for kernel_id in PEERS:
+            try:
+                kernel = registry.load(kernel_id)
+            except registry.Unavailable:
+                continue
+            yield name, kernel_id, "its own", kernel, row, kernel.DEFAULT
+
+
+def by_call(gpu: Gpu) -> tuple[str, list[str]]:
+    """The table of counts, and what was wrong."""
+    body, wrong = [], []
+    for name, kernel_id, told, kernel, row, config in calls(gpu):
+        try:
+            found, reason = counted(kernel, row, config, gpu)
+        except NotExecutable as error:
+            body.append([name, f"`{kernel_id}`", told, f"not executable: {error}", *[""] * (len(COLUMNS) - 4)])
+            continue
+        wrong += [f"{kernel_id} on {name}: {reason}"] if reason else []
+        body.append([name, f"`{kernel_id}`", told, *line(found, row, gpu)])
+        print(f"{name} {kernel_id} {told}", flush=True)
+    return of_page(COLUMNS, body), wrong
+
+
+def by_dies(gpu: Gpu) -> str:
+    """A prompt of 256 tokens, in the grid's order and with heads first: what eight L2s fetch."""
+    columns = (
+        ("heads", False), ("order", False), ("programs", True), ("fetched, 4 MiB", True), ("hits", True),
+        ("fetched, 32 KiB", True), ("hits", True), ("most matrix work of a die / mean", True),
+    )  # fmt: skip
+    kernel, body = registry.load("triton/q_block"), []
+    for heads in HEADS:
+        row = Workload("dies", ((256, 256),), AttentionShape(*heads, 64, 16, torch.bfloat16))
+        for xcds in (1, gpu.xcds):
+            config = dataclasses.replace(kernel.DEFAULT, block_m=64, tile_size=64, num_stages=1, xcds=xcds)
+            (one,), _ = counted(kernel, row, dataclasses.replace(config, matrix_instr=16), gpu)
+            large, small = one.l2(L2()), one.l2(SMALL)
+            order = "heads first" if xcds > 1 else "the grid's"
+            cells = [f"{large.times:.2f}", f"{large.hits:.0%}", f"{small.times:.2f}", f"{small.hits:.0%}"]
+            body.append([f"{heads[0]}:{heads[1]}", order, one.programs, *cells, f"{one.unevenness(gpu.xcds):.2f}"])
+            print(f"dies {heads} {order}", flush=True)
+    return of_page(columns, body)
+
+
+def page(gpu: Gpu) -> tuple[str, list[str]]:
+    """The page, and what was wrong."""
+    import triton
+
+    table, wrong = by_call(gpu)
+    heads = f"{SHAPE.num_query_heads}:{SHAPE.num_kv_heads}"
+    told = {"title": gpu.title, "name": gpu.name, "arch": gpu.arch, "triton": triton.__version__}
+    parts = [INTRO.format(**told, heads=heads, lanes=SHAPE.head_size), "## A call", "", table]
+    if gpu.xcds > 1:
+        parts += [
+            "", "## Programs and dies", "",
+            f"`triton/q_block`, a prompt of 256 tokens in heads of 64 lanes. {gpu.xcds} dies, each with an L2;",
+            "programs are dealt to them in turn. fetched: lines that all L2s fetch over distinct lines, 1 at best;",
+            f"with an L2 of 4 MiB, and with one of {SMALL.size // KIB} KiB and {SMALL.slots} programs at once.", "",
+            by_dies(gpu),
+        ]  # fmt: skip
+    return "\n".join(parts) + "\n", wrong
+
+
+def options(new: argparse.ArgumentParser) -> None:
+    new.add_argument("--gpu", default="mi300", help="mi300 (default), mi350, ...: one whose code the model executes")
+    new.add_argument("--out", type=Path, help="the page; else it is printed")
+
+
+def main(asked: argparse.Namespace) -> int:
+    try:
+        gpu = gpus.resolve(asked.gpu)
+    except gpus.UnknownGpu as error:
+        say(error)
+        return USAGE
+    if gpu.arch not in MATRIX_FLOPS:
+        say(f"--gpu: found {gpu.name}, allowed one of {', '.join(MATRIX_FLOPS)}")
+        return USAGE
+    text, wrong = page(gpu)
+    if asked.out:
+        asked.out.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+    for one in wrong:
+        say(one)
+    return WRONG if wrong else OK

@@ -1,0 +1,57 @@
+"""The study of counts: which calls it makes, what a line of its page says, and what it refuses."""
+
+from collections import Counter
+
+import numpy as np
+
+from common.gpus import resolve
+from compare.competitors import registry
+from compare.exits import USAGE
+from compare.static.counts.counting import Counts
+from compare.static.occupancy import occupancy
+from compare.studies import counts
+from compare.workloads import Workload
+
+
+def made(**changes):
+    """Two programs of a wave each, the second without matrix work."""
+    fields = {
+        "kernel": "_attend", "programs": 2, "warps": 1, "instructions": Counter(v_add_f32=6, s_endpgm=2),
+        "kinds": Counter(vector=6, scalar=2), "matrix": Counter({"16x16x16": 4}), "loads": Counter({16: 3, 4: 1}),
+        "read": Counter({16: 3072, 4: 256}), "stores": Counter(), "lines": 26, "buffers": 4, "hinted": 2, "waits": 2,
+        "ahead": 3, "lds_clocks": 24, "lds_fewest": 8, "work": np.array([65536.0, 0.0]),
+        "accesses": ((np.array([1, 2]),), (np.array([1, 2]),)), "spills": 0, "registers": 200,
+        "occupancy": occupancy("gfx942", 200, 0, 1),
+    }  # fmt: skip
+    return Counts(**fields | changes)
+
+
+def test_a_line_of_the_page():
+    row = Workload("", ((1, 64),), counts.SHAPE)
+    cells = dict(
+        zip([title for title, _ in counts.COLUMNS[3:]], counts.line([made()], row, resolve("mi300")), strict=True)
+    )
+    assert cells["wave instructions"] == 8 and cells["MFMA"] == "4 of 16x16x16" and cells["16 B"] == "92%"
+    assert cells["lines"] == "6.5" and cells["ahead"] == "1.5" and cells["LDS"] == "3.00"
+    assert cells["clocks of a program: LDS, matrix"] == "24, 32"
+
+
+def test_what_a_record_keeps_of_a_launch():
+    kept = made().executed(counts.L2(dies=2))
+    assert kept["fetched"] == 4 and kept["lines"] == 2 and kept["wide bytes"] == 3072
+    assert all(isinstance(value, int) for value in kept.values())
+
+
+def test_the_plain_config_has_no_lever():
+    gpu, row = resolve("mi300"), Workload("", counts.ROWS["decode"], counts.SHAPE)
+    for kernel_id in ("triton/auto", "helion/unpaged"):
+        kernel = registry.load(kernel_id)
+        before, after = (how(kernel_id, kernel, row, gpu) for how in (counts.plain, counts.settled))
+        assert "transposed_keys=True" not in repr(before) and "transposed_keys=True" in repr(after)
+
+
+def test_a_gpu_whose_code_is_not_executed_is_refused(capsys):
+    class Asked:
+        gpu, out = "h200", None
+
+    assert counts.main(Asked) == USAGE and "h200" in capsys.readouterr().err
