@@ -20,7 +20,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, with_levers
+from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion import parallel_softmax
@@ -63,7 +63,6 @@ class Config:
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Every prefill that fits beside every decode that fits, each at least once.
 

@@ -20,7 +20,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, with_levers
+from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import ANY_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion.arithmetic import div, int32, mod
@@ -80,7 +80,6 @@ class Config(Cdna):
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory; Q Blocks stay small, for the rows here are few."""
     axes = (

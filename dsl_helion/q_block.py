@@ -15,7 +15,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, with_levers
+from common.spec.kernel import SEAMS, Capacity, Precision
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
@@ -55,7 +55,6 @@ class Config(Cdna):
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     axes = (

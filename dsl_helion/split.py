@@ -15,7 +15,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu, PagedBatch
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, new_tokens, packed_lanes, with_levers
+from common.spec.kernel import SEAMS, Capacity, Precision, new_tokens, packed_lanes
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
@@ -72,7 +72,6 @@ class Config:
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Pairs of configs that fit, each prefill with every decode."""
     axes = ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3)

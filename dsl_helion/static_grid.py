@@ -19,7 +19,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, with_levers
+from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import PartScratch, ensure_capacity, ensure_served
 from dsl_helion.binding import (
@@ -75,7 +75,6 @@ class Config:
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit, each part's axes beside the other part's first that fits."""
     axes = (32, 64, 128), (1, 2, 3, 4), (0, 1, 2, 4), ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3)

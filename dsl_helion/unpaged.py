@@ -25,7 +25,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream, with_levers
+from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, partials
 from dsl_helion import parallel_softmax, reduce_segments
@@ -97,7 +97,6 @@ class Config:
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     axes = (32, 64, 128), (32, 64, 128), ("page", "flat"), (4, 8), (1, 2, 3), (1, 2, 4, 8), (True, False)

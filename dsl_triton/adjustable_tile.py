@@ -20,7 +20,7 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, launches, with_levers
+from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton import parallel_softmax
@@ -70,7 +70,6 @@ class Config:
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Every prefill that fits beside every decode that fits, each at least once.
 

@@ -20,7 +20,7 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, launches, with_levers
+from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import ANY_QUERY, cdiv
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton.binding import can_overlap, fits, on_cdna, smallest_block_m, strides
@@ -71,7 +71,6 @@ class Config(Cdna):
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     segments = (1, 2, 4, 6, 8, 16, 32, 48, 64)

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, launches, packed_lanes, with_levers
+from common.spec.kernel import SEAMS, Capacity, Precision, launches, packed_lanes
 from dsl_triton.binding import fits, on_cdna, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, new_tokens, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
@@ -66,7 +66,6 @@ class Config:
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Pairs of configs that fit, the prefill's axis after axis, each with every decode of the same tile."""
     axes = (16, 32, 64, 128), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4)

@@ -18,7 +18,7 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, launches, with_levers
+from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import RECORD, PartScratch, ensure_capacity, ensure_served
 from dsl_triton.binding import can_overlap, fits, on_cdna, smallest_block_m, strides
@@ -81,7 +81,6 @@ class Config:
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit, each part's axes beside the other part's first that fits."""
     axes = (32, 64, 128), (1, 2, 3, 4), (0, 1, 2, 4), (2, 4, 8), (1, 2, 3), ("key", "run")

@@ -34,7 +34,6 @@ from common.spec.kernel import (
     join,
     launches,
     side_stream,
-    with_levers,
 )
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, partials
@@ -100,7 +99,6 @@ class Config:
 DEFAULT = Config()
 
 
-@with_levers
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     decode = replace(parallel_softmax.DEFAULT, overlap=can_overlap(gpu))

@@ -6,9 +6,6 @@ anybody's own.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +14,6 @@ from typing import Any, Protocol
 
 import torch
 
-from common.gpus import Gpu
-from common.spec.cdna import LEVERS, Cdna
 from common.spec.paged_batch import (
     FP8,
     AttentionShape,
@@ -106,44 +101,6 @@ class Kernel(Protocol):
         *,
         lse: torch.Tensor | None = None,
     ) -> None: ...
-
-
-def levers(gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """Every combination worth trying on a GPU, the plain one first; that one alone on others than CDNA.
-
-    Which waves make a kernel spill only its code tells: the tuner compiles first, and drops it.
-    """
-    axes: dict[str, tuple[Any, ...]] = {name: (getattr(Cdna(), name),) for name in LEVERS}
-    if gpu.mfma:
-        axes |= {"matrix_instr": (0, 16, 32), "waves_per_eu": (0, 1, 2, 4), "stream": (False, True)}
-        axes |= {"xcds": tuple(dict.fromkeys((1, gpu.xcds))), "transposed_keys": (False, not gpu.turns_on_read)}
-    for values in itertools.product(*(dict.fromkeys(axis) for axis in axes.values())):
-        yield dict(zip(axes, values, strict=True))
-
-
-def _each(config: Any, gpu: Gpu) -> Iterator[Any]:
-    """The config, then with each combination of levers, in one part after another."""
-    yield config
-    if isinstance(config, Cdna):
-        yield from (dataclasses.replace(config, **found) for found in itertools.islice(levers(gpu), 1, None))
-    for field in dataclasses.fields(config):
-        if dataclasses.is_dataclass(part := getattr(config, field.name)):
-            others = itertools.islice(_each(part, gpu), 1, None)
-            yield from (dataclasses.replace(config, **{field.name: other}) for other in others)
-
-
-def with_levers(space: Callable[[Any, Gpu], Iterator[Any]]) -> Callable[[Any, Gpu], Iterator[Any]]:
-    """A kernel's space, its first config also with every combination of levers: they are an axis apart, for tiles and
-    levers hang little on each other, and their product would be thousands."""
-
-    @functools.wraps(space)
-    def wider(shape: Any, gpu: Gpu) -> Iterator[Any]:
-        configs = iter(space(shape, gpu))
-        for first in itertools.islice(configs, 1):
-            yield from _each(first, gpu)
-        yield from configs
-
-    return wider
 
 
 def asked_of(batch: PagedBatch, features: Features) -> frozenset[str]:

@@ -22,7 +22,7 @@ from compare.process.pool import Jobs, Lane, Pool
 from compare.tune import learned
 from compare.tune import space as seeds
 from compare.tune.records import Log, done, latest, spent
-from compare.tune.space import DEFAULT, TREE, Policy, Space, policies, start
+from compare.tune.space import DEFAULT, TREE, Policy, Space, policies, start, with_levers
 from compare.workloads import Workload
 
 COMPILE_SHARE = 0.6  # of the budget at most; what is not compiled by then is not tried
@@ -71,7 +71,8 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
     """
     kernel = registry.load(kernel_id)
     defaults = [start(DEFAULT, kernel_id, kernel, row, gpu) for row in rows]
-    spaces = {shape: Space(kernel.space(shape, gpu)) for shape in dict.fromkeys(row.shape for row in rows)}
+    shapes = dict.fromkeys(row.shape for row in rows)
+    spaces = {shape: Space(with_levers(kernel.space(shape, gpu), gpu)) for shape in shapes}
     configs = dict.fromkeys(config for space in spaces.values() for config in space.configs)
 
     def everywhere(policy: Policy) -> bool:  # a config that fits heads of 64 may not fit heads of 128

@@ -8,9 +8,10 @@ of programs), which no short tree over fixed configs could learn. The default it
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from common.gpus import Gpu
 from common.serving.choice import MOST_SEGMENTS, Choice
 from common.serving.winners import built
-from common.spec.cdna import LEVERS
+from common.spec.cdna import LEVERS, Cdna
 from compare.competitors import registry
 from compare.tune import learned
 from compare.workloads import Workload
@@ -116,6 +117,39 @@ MODEL = "model "
 def model(number: int) -> Policy:
     """The rank in the learned choice, from 1."""
     return Policy(f"{MODEL}{number}")
+
+
+def levers(gpu: Gpu) -> Iterator[dict[str, Any]]:
+    """Every combination worth trying on a GPU, the plain one first; that one alone on others than CDNA.
+
+    Which waves make a kernel spill only its code tells: the tuner compiles first, and drops it.
+    """
+    axes: dict[str, tuple[Any, ...]] = {name: (getattr(Cdna(), name),) for name in LEVERS}
+    if gpu.mfma:
+        axes |= {"matrix_instr": (0, 16, 32), "waves_per_eu": (0, 1, 2, 4), "stream": (False, True)}
+        axes |= {"xcds": tuple(dict.fromkeys((1, gpu.xcds))), "transposed_keys": (False, not gpu.turns_on_read)}
+    for values in itertools.product(*(dict.fromkeys(axis) for axis in axes.values())):
+        yield dict(zip(axes, values, strict=True))
+
+
+def _each(config: Any, gpu: Gpu) -> Iterator[Any]:
+    """The config, then with each combination of levers, in one part after another."""
+    yield config
+    if isinstance(config, Cdna):
+        yield from (dataclasses.replace(config, **found) for found in itertools.islice(levers(gpu), 1, None))
+    for field in dataclasses.fields(config):
+        if dataclasses.is_dataclass(part := getattr(config, field.name)):
+            others = itertools.islice(_each(part, gpu), 1, None)
+            yield from (dataclasses.replace(config, **{field.name: other}) for other in others)
+
+
+def with_levers(configs: Iterable[Any], gpu: Gpu) -> Iterator[Any]:
+    """A kernel's space, its first config also with every combination of levers: they are an axis apart, for tiles and
+    levers hang little on each other, and their product would be thousands."""
+    rest = iter(configs)
+    for first in itertools.islice(rest, 1):
+        yield from _each(first, gpu)
+    yield from rest
 
 
 class Space:

@@ -14,7 +14,7 @@ from common.serving.cdna import settled
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from common.spec.metadata import BatchStats
-from compare.tune.space import Space
+from compare.tune.space import Space, with_levers
 from dsl_helion.binding import loop_order
 from dsl_triton import adjustable_tile, q_block
 from dsl_triton.binding import on_cdna
@@ -132,7 +132,9 @@ def test_the_decode_of_a_mixed_batch_streams(dsl):
 def test_a_space_has_the_levers_of_a_gpu_that_has_them(dsl, rung):
     """Of a rung's first config, in each of its parts; a GPU of NVIDIA's has none."""
     shape = AttentionShape(8, 2, 128, 16, torch.bfloat16)
-    amd, nvidia = (Space(dsl.module(rung).space(shape, resolve(gpu))) for gpu in ("mi300", "h200"))
+    amd, nvidia = (
+        Space(with_levers(dsl.module(rung).space(shape, gpu), gpu)) for gpu in map(resolve, ("mi300", "h200"))
+    )
     waves = [name for name in amd.axes if name.endswith("waves_per_eu")]
     assert waves and all(amd.axes[name] == [0, 1, 2, 4] for name in waves)
     assert all(len(nvidia.axes[name]) == 1 for name in waves)
