@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from common.engines.options import Kernel, Options, kernel_of
+from common.serving.arguments import HINTS
 from common.serving.grid import GRID
 from common.serving.plan import Plan
 from common.serving.points import Point, points, prompts, typical
@@ -48,6 +49,31 @@ class Kind:
         plain = replace(features, **{name: None for name in OPERANDS})
         given = tuple(name for name in OPERANDS if getattr(features, name) is not None)
         return cls(shape, (plain, given), tuple(cache.stride() for cache in caches))
+
+
+@dataclass
+class Step:
+    """A step of an engine as plans take it.
+
+    num_actual_tokens: rows of query and slot_mapping, padding among them. The next four are hints
+    (`common.serving.arguments.HINTS`). total_seq_len None: a capture, or a step whose lengths are on the device alone.
+    query_start_loc int32 [sequences + 1]; seq_lens int32 [sequences]; block_table int32 [sequences, columns];
+    slot_mapping int64 [tokens], of a place in the pages, negative where nothing is to be written.
+    """
+
+    num_actual_tokens: int
+    max_query_len: int
+    max_seq_len: int | None
+    num_decodes: int
+    total_seq_len: int | None
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    block_table: torch.Tensor
+    slot_mapping: torch.Tensor
+
+    @property
+    def hints(self) -> dict[str, int | None]:
+        return {name: getattr(self, name) for name in HINTS}
 
 
 @dataclass
@@ -126,6 +152,45 @@ class Server:
         pages, beside = cdiv(self.limits.max_seq_len, page), max(TABLE_TOKENS // page, 1)
         return self.table_widths.get(page, cdiv(pages, beside) * beside)
 
+    def bind(
+        self,
+        shape: AttentionShape,
+        features: Features,
+        caches: tuple[torch.Tensor, torch.Tensor],
+        table: torch.Tensor | None = None,
+        *,
+        new_kv: bool,
+    ) -> Plan:
+        """The plan of such layers, warmed up unless a graph is being captured. caches: K and V as plans take them.
+        table: a step's, where one is here. new_kv: as `warm` has it. Raises SpecError."""
+        plan = self.plan(shape, features, *caches)
+        if not capturing(caches[0].device):
+            width = self.table_width(shape.block_size) if table is None else table.shape[1]
+            stand_in = torch.zeros(self.limits.max_seqs, width, dtype=torch.int32, device=caches[0].device)
+            self.warm(plan, new_kv=new_kv, key_cache=caches[0], value_cache=caches[1], block_table=stand_in)
+        return plan
+
+    def attend(
+        self,
+        plan: Plan,
+        layer: Any,
+        step: Step,
+        query: torch.Tensor,
+        new: tuple[torch.Tensor | None, torch.Tensor | None],
+        caches: tuple[torch.Tensor, torch.Tensor],
+        out: torch.Tensor,
+        features: Features,
+        scale: float,
+    ) -> None:
+        """A layer's call on a step. layer: who calls, by identity. new: the step's K and V, which decodes leave."""
+        key, value = new if step.max_query_len > 1 else (None, None)
+        plan(
+            query, *caches, step.block_table, step.query_start_loc, step.seq_lens,
+            max_query_len=step.max_query_len, max_seq_len=step.max_seq_len, num_decodes=step.num_decodes,
+            total_seq_len=step.total_seq_len, key=key, value=value, out=out, softmax_scale=scale, features=features,
+            same_step=self.is_same_step(plan, step, layer),
+        )  # fmt: skip
+
     def warm(self, plan: Plan, new_kv: bool, **tensors: Any) -> None:
         """Compile what `options.warm` says, once for a plan, by launches over sequences without tokens.
 
@@ -197,6 +262,10 @@ def upto(most: int) -> list[int]:
 def _said(done: int, launches: int) -> None:
     if launches and done % 50 == 0:
         log.debug("warm-up: %d of %d launches", done, launches)
+
+
+def capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def decodes(query_lens: Any) -> int:

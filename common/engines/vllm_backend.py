@@ -7,7 +7,7 @@ KV caches of both generations are read where they lie, as strided views: [blocks
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -23,8 +23,7 @@ from vllm.v1.attention.backend import (
 )
 
 from common.engines.options import Options, kernel_of
-from common.engines.server import Limits, Server, decodes
-from common.serving.arguments import HINTS
+from common.engines.server import Limits, Server, Step, capturing, decodes
 from common.serving.plan import Plan
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 
@@ -54,25 +53,6 @@ def limits_of(config: Any) -> Limits:
     return Limits(tokens, seqs, config.model_config.max_model_len)
 
 
-@dataclass
-class Metadata:
-    """A step as plans take it. total_seq_len None: a capture, or a step whose lengths are on the device alone."""
-
-    num_actual_tokens: int
-    max_query_len: int
-    max_seq_len: int
-    num_decodes: int
-    total_seq_len: int | None
-    query_start_loc: torch.Tensor
-    seq_lens: torch.Tensor
-    block_table: torch.Tensor
-    slot_mapping: torch.Tensor
-
-    @property
-    def hints(self) -> dict[str, int | None]:
-        return {name: getattr(self, name) for name in HINTS}
-
-
 def keys_of(step: CommonAttentionMetadata) -> int | None:
     """Keys of all sequences of a step, of the lengths that the engine has on the host: newer ones (0.33) a bound that
     counts drafts as accepted, older ones a copy. None where it has none: `seq_lens_cpu` would wait for the device."""
@@ -83,7 +63,7 @@ def keys_of(step: CommonAttentionMetadata) -> int | None:
     return None
 
 
-class MetadataBuilder(AttentionMetadataBuilder[Metadata]):
+class MetadataBuilder(AttentionMetadataBuilder[Step]):
     """Full graphs for decodes and for verifications of one length; batches with prompts run between partial graphs."""
 
     supports_update_block_table: bool = True
@@ -111,25 +91,25 @@ class MetadataBuilder(AttentionMetadataBuilder[Metadata]):
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
-    ) -> Metadata:
+    ) -> Step:
         step = common_attn_metadata
         if step.causal is not True:
             raise UnsupportedFeature("diptych", "non_causal", "causal attention of a decoder")
         starts = step.query_start_loc_cpu
         ones = step.num_reqs if step.max_query_len == 1 else decodes(starts[1:] - starts[:-1])
-        return Metadata(
+        return Step(
             step.num_actual_tokens, int(step.max_query_len), int(step.max_seq_len), ones, keys_of(step),
             step.query_start_loc, step.seq_lens, step.block_table_tensor, step.slot_mapping,
         )  # fmt: skip
 
-    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> Metadata:
+    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> Step:
         """A graph keeps the choice that it was captured with: for a typical length, not for the longest."""
         found, blocks = self.build(0, common_attn_metadata), self.vllm_config.cache_config.num_gpu_blocks
         held = None if blocks is None else blocks * self.kv_cache_spec.block_size
         length = server_of(self.vllm_config).captured_seq_len(common_attn_metadata.num_reqs, held)
         return replace(found, max_seq_len=length, total_seq_len=None)
 
-    def update_block_table(self, metadata: Metadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Metadata:
+    def update_block_table(self, metadata: Step, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Step:
         return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping)
 
 
@@ -204,7 +184,7 @@ class DiptychBackend(AttentionBackend):
         return False
 
 
-class Impl(AttentionImpl[Metadata]):
+class Impl(AttentionImpl[Step]):
     """One layer. Raises SpecError or UnsupportedFeature when it is made, for what no step could serve."""
 
     def __init__(
@@ -271,14 +251,9 @@ class Impl(AttentionImpl[Metadata]):
                 raise UnsupportedFeature("diptych", "scales per head of an fp8 cache", "a scale a layer")
             self.features = replace(self.features, **{name: one.reshape(-1)[:1] for name, one in scales.items()})
         self.shape = self._shape(key_cache.shape[1])
-        plan = self.server.plan(self.shape, self.features, key_cache, value_cache)
-        self._cache, self._views, self._plan = kv_cache, (key_cache, value_cache), plan
-        if not _capturing(kv_cache.device):
-            width = self.server.table_width(self.shape.block_size) if table is None else table.shape[1]
-            stand_in = torch.zeros(self.server.limits.max_seqs, width, dtype=torch.int32, device=kv_cache.device)
-            tensors = {"key_cache": key_cache, "value_cache": value_cache, "block_table": stand_in}
-            self.server.warm(plan, new_kv=not self.shares_cache, **tensors)
-        return plan
+        self._cache, self._views = kv_cache, (key_cache, value_cache)
+        self._plan = self.server.bind(self.shape, self.features, self._views, table, new_kv=not self.shares_cache)
+        return self._plan
 
     def forward(
         self,
@@ -287,7 +262,7 @@ class Impl(AttentionImpl[Metadata]):
         key: torch.Tensor | None,
         value: torch.Tensor | None,
         kv_cache: torch.Tensor,
-        attn_metadata: Metadata | None,
+        attn_metadata: Step | None,
         output: torch.Tensor,
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
@@ -298,7 +273,7 @@ class Impl(AttentionImpl[Metadata]):
         if attn_metadata is None:
             if kv_cache.numel() == 0:
                 _ = self.server.workspace  # the engine measures its memory: it shall see the scratch
-            elif self._cache is not kv_cache and not _capturing(kv_cache.device):
+            elif self._cache is not kv_cache and not capturing(kv_cache.device):
                 self._bind(layer, kv_cache, None)
             return output.fill_(0)
         step = attn_metadata
@@ -311,15 +286,9 @@ class Impl(AttentionImpl[Metadata]):
             key, value = (None if one is None else one[:count] for one in (key, value))
         else:
             out = output
-        key_cache, value_cache = self._views
         # a layer that shares a cache has no K and V of its own, whatever it is handed
-        prompts = step.max_query_len > 1 and key is not None and not self.shares_cache
-        plan(
-            query, key_cache, value_cache, step.block_table, step.query_start_loc, step.seq_lens,
-            max_query_len=step.max_query_len, max_seq_len=step.max_seq_len, num_decodes=step.num_decodes,
-            total_seq_len=step.total_seq_len, key=key if prompts else None, value=value if prompts else None, out=out,
-            softmax_scale=self.scale, features=self.features, same_step=self.server.is_same_step(plan, step, self),
-        )  # fmt: skip
+        new = (None, None) if key is None or self.shares_cache else (key, value)
+        self.server.attend(plan, self, step, query, new, self._views, out, self.features, self.scale)
         return output
 
     def do_kv_cache_update(
@@ -362,7 +331,3 @@ def views(cache: torch.Tensor, head_size: int, stored: torch.dtype) -> tuple[tor
         return key, value
     allowed = f"[blocks, 2, page, KV heads, {head_size}] or [blocks, KV heads, page, {2 * head_size}]"
     raise SpecError("kv_cache", tuple(cache.shape), allowed)
-
-
-def _capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
