@@ -5,7 +5,7 @@
 Decodes, drafts, a prompt and a mixed batch of a few hundred keys, under Triton's and Helion's `auto` and the others'
 Triton kernels where they are installed. `rules`: the config as the rules have it; `settled`: with what
 common/serving/cdna.py makes of it on this GPU. Each call is judged by the checker. Nothing here is a time.
-Exit codes: 0; 1 where an output is wrong; 2 usage.
+Exit codes: 0; 1 where an output of ours is wrong; 2 usage.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ INTRO = """# {title}: what the machine code does
 
 Written by `python -m compare study counts --gpu {name} --out docs/results/{name}/counts.md`. Compiled by Triton
 {triton} and executed in the model of {arch} ([isa-model.md](../../isa-model.md)); nothing ran on hardware, and nothing
-here is a time. Every output was judged by the checker. Others' kernels are in the table where they were installed.
+here is a time. Every output was judged by the checker, with NaN in slots that no sequence owns. Others' kernels are in
+the table where they were installed.
 
 `rules`: the config as the rules for any GPU have it. `settled`: with what `common/serving/cdna.py` makes of it here.
 Rows are of {heads} heads of {lanes} lanes in bf16, pages of 16.
@@ -122,10 +123,10 @@ def line(found: Sequence[Counts], row: Workload, gpu: Gpu) -> list[Any]:
 
 
 COLUMNS = (
-    ("row", False), ("kernel", False), ("config", False), ("wave instructions", True), ("vector", True),
-    ("MFMA", False), ("matrix work", True), ("16 B", True), ("lines", True), ("ahead", True), ("LDS", True),
-    ("clocks of a program: LDS, matrix", True), ("hinted loads", True), ("registers", True), ("programs a unit", True),
-    ("spills", True),
+    ("row", False), ("kernel", False), ("config", False), ("output", False), ("wave instructions", True),
+    ("vector", True), ("MFMA", False), ("matrix work", True), ("16 B", True), ("lines", True), ("ahead", True),
+    ("LDS", True), ("clocks of a program: LDS, matrix", True), ("hinted loads", True), ("registers", True),
+    ("programs a unit", True), ("spills", True),
 )  # fmt: skip
 
 
@@ -157,8 +158,9 @@ def by_call(gpu: Gpu) -> tuple[str, list[str]]:
         except NotExecutable as error:
             body.append([name, f"`{kernel_id}`", told, f"not executable: {error}", *[""] * (len(COLUMNS) - 4)])
             continue
-        wrong += [f"{kernel_id} on {name}: {reason}"] if reason else []
-        body.append([name, f"`{kernel_id}`", told, *line(found, row, gpu)])
+        wrong += [f"{kernel_id} on {name}: {reason}"] if reason and registry.is_own(kernel_id) else []
+        said = reason.partition(",")[0].partition(": ")[2] or reason if reason else "right"
+        body.append([name, f"`{kernel_id}`", told, said, *line(found, row, gpu)])
         print(f"{name} {kernel_id} {told}", flush=True)
     return of_page(COLUMNS, body), wrong
 

@@ -186,3 +186,24 @@ def test_a_backend_of_torch_that_refuses_a_batch_is_unsupported(monkeypatch):
         keeps(cudnn, "query-15-16-17")  # on a CPU torch has no cuDNN kernel
     monkeypatch.setattr(cudnn, "BACKEND", SDPBackend.MATH)
     keeps(cudnn, "query-15-16-17")
+
+
+def test_aiters_two_files_are_enough(monkeypatch, tmp_path):
+    """They import what stands in for AITER while they are loaded, and nothing of it stays."""
+    from compare.competitors.baselines import aiter_files
+
+    folder = tmp_path / "aiter_triton"
+    folder.mkdir()
+    (folder / "kernels.py").write_text("from aiter.ops.triton.utils.types import e4m3_dtype\nkernel = e4m3_dtype\n")
+    lines = (
+        "from aiter.ops.triton.utils.device_info import get_num_sms",
+        "from aiter.ops.triton._triton_kernels.unified_attention import kernel",
+        "def unified_attention(): return get_num_sms(), kernel",
+    )
+    (folder / "unified_attention.py").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert aiter_files.load().unified_attention() == (aiter_files.UNITS, torch.float8_e4m3fnuz)
+    assert not [name for name in sys.modules if name.split(".")[0] == "aiter"]
+    (folder / "kernels.py").unlink()
+    with pytest.raises(ImportError, match=r"has no kernels\.py"):
+        aiter_files.load()

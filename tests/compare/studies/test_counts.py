@@ -28,7 +28,7 @@ def made(**changes):
 
 def test_a_line_of_the_page():
     row = Workload("", ((1, 64),), counts.SHAPE)
-    titles = [title for title, _ in counts.COLUMNS[3:]]
+    titles = [title for title, _ in counts.COLUMNS[4:]]
     cells = dict(zip(titles, counts.line([made()], row, resolve("mi300")), strict=True))
     assert cells["wave instructions"] == 8 and cells["MFMA"] == "4 of 16x16x16" and cells["16 B"] == "92%"
     assert cells["lines"] == "6.5" and cells["ahead"] == "1.5" and cells["LDS"] == "3.00"
