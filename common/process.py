@@ -228,15 +228,18 @@ class Child:
 
 
 def once(
-    command: Sequence[str], environment: Mapping[str, str], given: bytes, limit_s: float, *, merged: bool = False
-) -> tuple[int, bytes, bytes]:
-    """Exit code, stdout and stderr of a process that is given this on stdin. merged: stderr is in stdout.
+    command: Sequence[str], environment: Mapping[str, str], given: bytes, limit_s: float, *, merged: bool = False,
+    folder: str | os.PathLike[str] | None = None,
+) -> tuple[int, bytes, bytes]:  # fmt: skip
+    """Exit code, stdout and stderr of a process that is given this on stdin. merged: stderr is in stdout. folder: where
+    it runs, else here.
 
     Raises Lost when `limit_s` are over and all that it started in its session has been ended, with all that it wrote to
     stdout; OSError where it cannot be started.
     """
     errors = subprocess.STDOUT if merged else subprocess.PIPE
-    process = _start(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+    how: dict[str, Any] = {"env": environment, "cwd": folder, "stderr": errors}
+    process = _start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)
     with process:
         try:
             out, err = process.communicate(given, timeout=limit_s)

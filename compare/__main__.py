@@ -30,6 +30,7 @@ VERBS = {
     "tune": "compare.tune.tune",
     "explain": "compare.run.explain",
     "doctor": "compare.run.doctor",
+    "grade": "compare.studies.grade.grade",
     "fleet": "compare.fleet.fleet",
     "study": "compare.studies",
     "pages": "compare.pages",

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.oracle.integrity import same_bits
 from common.oracle.reference import Expected, Weigh, reference, softmax
 from common.oracle.tolerance import check
 from common.oracle.visibility import Sight
@@ -328,6 +329,13 @@ class Found:
     features: Features
     contract: Precision
     structured: bool
+
+    @property
+    def is_the_query(self) -> bool:
+        """Whether the rows of the output have the bits of the query's, as of a kernel that returns its input."""
+        rows = slice(int(self.batch.query_start_loc[-1]))
+        query, out = self.batch.query[rows], self.out[rows]
+        return (query.shape, query.dtype) == (out.shape, out.dtype) and out.numel() > 0 and same_bits(query, out)
 
     def is_what(self, mistake: Mistake, right: Expected) -> bool:
         """Whether this is what a mistake gives, and not `right`. Where the mistake reads a NaN of nobody's, a tile may

@@ -238,6 +238,8 @@ class Kit:
         outputs that are filled with another number."""
         if self._why:
             return (said([self._why]), self._why) if explained(found, self._why) else ("", "")
+        if found.is_the_query:
+            return "; its bits are the query's", ""
         if names := explained(found):
             return said(names), names[0]
         for name, earlier in self._earlier.items():

@@ -12,7 +12,7 @@ from compare.record.store import Lines
 class Findings:
     """found: all findings in the file, including added ones. Raises ValueError for a file of another run; Busy."""
 
-    def __init__(self, path: Path, head: dict[str, int]) -> None:
+    def __init__(self, path: Path, head: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lines = Lines(path)  # cuts a torn last line
         lines = path.read_text(encoding="utf-8").splitlines()

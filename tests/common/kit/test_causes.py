@@ -1,6 +1,7 @@
 """What a wrong result is said to equal: each mistake planted in the emulation is named, and nothing else is."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -169,6 +170,12 @@ def test_a_nan_that_a_mistake_spreads_is_no_proof_of_another():
     edits = edit("wanted", lambda right, at, key, seen: torch.ones_like(key, dtype=torch.bool))
     emulate(batch, features, out, Schedule(32), lse=lse, edits=edits)
     assert out.isnan().any() and explained(Found(out, lse, batch, features, Precision(), False)) == []
+
+
+def test_an_output_that_is_the_query_is_known():
+    found = wrong(PAGES, Edits())
+    assert not found.is_the_query
+    assert replace(found, out=found.batch.query.clone()).is_the_query
 
 
 def test_a_right_result_has_no_cause():

@@ -1,0 +1,171 @@
+"""A folder of candidates against the spec: each file has one entry point and is judged by itself, and timed if right.
+
+    python -m compare grade FOLDER [--level first] [--entry forward] [--jobs 2] [--time-limit 20] [--out grades.jsonl]
+
+Each file NAME.py is judged by diptych-check, the cheapest level first, until it is wrong. A call has 60 s, or
+--time-limit; a candidate that does not answer in time is not judged. Times need a GPU, and are taken one after the
+other when all are judged. --out gets a line a candidate as soon as there is a verdict; the next call goes on there: a
+file with the same bytes is not judged again. Exit codes: 0 all right; 1 a candidate that is not; 2 usage; 5 none was
+judged; 130 interrupted, and what was judged is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from common import process
+from common.kit import levels
+from compare.exits import NOTHING, OK, USAGE, WRONG, say
+from compare.process.pool import Jobs, Pool, in_order
+from compare.record.store import Busy
+from compare.studies.findings import Findings
+from compare.studies.grade import clock
+from compare.studies.grade.judge import CHEAT, RIGHT, UNJUDGED, Candidate, judged
+from compare.workloads.numbers import at_least_one, positive
+
+HELP = "judge a folder of candidates, one file each, and time those that are right"
+MOST_JOBS, WIDTH, REASON = 4, 200, 130
+STYLES = {RIGHT: "green", UNJUDGED: "yellow", CHEAT: "bold red"}
+
+
+class NoCandidates(ValueError):
+    """The folder is none, or has no file to judge."""
+
+
+def candidates(folder: Path) -> list[Candidate]:
+    """Its files NAME.py and those of the folders in it, by their paths, but for names that begin with an underscore.
+    Raises NoCandidates."""
+    paths = [path for path in sorted(folder.rglob("*.py")) if path.is_file() and not path.name.startswith("_")]
+    if not paths:
+        raise NoCandidates(f"folder: found {folder}, allowed one with files NAME.py")
+    return [Candidate(str(path.relative_to(folder)), path.read_bytes()) for path in paths]
+
+
+class Grades:
+    """The file of a run: a line a verdict, by the candidate's hash, and one a time. Raises ValueError for a file of
+    another run; Busy."""
+
+    def __init__(self, path: Path, head: dict[str, Any]) -> None:
+        self._kept = Findings(path, head)
+        self.of: dict[str, dict[str, Any]] = {}
+        for line in self._kept.found:
+            self._take(line)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        self.of[line["sha256"]] = self.of.get(line["sha256"], {}) | line
+
+    def add(self, line: dict[str, Any]) -> None:
+        self._kept.add(line)
+        self._take(line)
+
+    def close(self) -> None:
+        self._kept.close()
+
+
+def judge(
+    given: Sequence[Candidate],
+    grades: Grades,
+    entry: str,
+    asks: Sequence[Sequence[str]],
+    words: Sequence[str],
+    jobs: int,
+) -> None:
+    """Judge those that have no line yet, so many at once; of equal files one."""
+    left: dict[str, Candidate] = {}
+    for one in given:
+        if one.sha256 not in grades.of:
+            left.setdefault(one.sha256, one)
+
+    def lane(taken: Iterator[Candidate]) -> Iterator[tuple[Candidate, dict[str, Any]]]:
+        return ((one, judged(one, entry, asks, words)) for one in taken)
+
+    pool: Pool = Pool([lane] * min(jobs, len(left)), Jobs(left.values(), of=in_order))
+    try:
+        for number, (one, found) in enumerate(pool.results(), 1):
+            grades.add({"candidate": one.name, "sha256": one.sha256} | found)
+            print(f"{number} of {len(left)}: {one.name} {found['verdict']}", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        pool.close()
+        with process.started() as judges:  # each ends its kernel's processes, and then itself
+            for pid in judges:
+                os.kill(pid, signal.SIGINT)
+        for _ in pool.results():
+            pass
+        raise
+    finally:
+        pool.close()
+
+
+def table(given: Sequence[Candidate], grades: Grades) -> Table:
+    """A row a candidate."""
+    made = Table(box=None, pad_edge=False)
+    for title in ("candidate", "verdict", "level"):
+        made.add_column(title, no_wrap=True)
+    for title in ("right of", "s"):
+        made.add_column(title, justify="right", no_wrap=True)
+    made.add_column("why, or times")
+    for one in given:
+        line = grades.of[one.sha256]
+        why = ": ".join(filter(None, (line["kind"], line["case"].partition("@")[0], line["reason"])))
+        told = (
+            clock.told(line.get("times"))
+            if line["verdict"] == RIGHT
+            else textwrap.shorten(why, REASON, placeholder="...")
+        )
+        counts = f"{line['right']} of {line['asked']}" if line["asked"] else "-"
+        word = f"[{STYLES.get(line['verdict'], 'red')}]{line['verdict']}[/]"
+        made.add_row(escape(one.name), word, line["by"], counts, f"{line['seconds']:.0f}", escape(told))
+    return made
+
+
+def options(new: argparse.ArgumentParser) -> None:
+    new.add_argument("folder", type=Path, metavar="FOLDER")
+    new.add_argument("--level", choices=levels.LEVELS, default="smoke", help="the last that is asked; default smoke")
+    new.add_argument("--entry", default="paged_attention", metavar="NAME", help="of each file; default paged_attention")
+    new.add_argument(
+        "--jobs", type=at_least_one, help="candidates at once; default 1 on a GPU, else the cores, at most 4"
+    )
+    new.add_argument("--time-limit", type=positive, metavar="SECONDS", help="of one call; default 60")
+    new.add_argument("--out", type=Path, metavar="FILE", help="default grades.jsonl in FOLDER")
+
+
+def main(asked: argparse.Namespace) -> int:
+    asks = [("--level", level) for level in levels.LEVELS[: levels.LEVELS.index(asked.level) + 1]]
+    words = ["--time-limit", str(asked.time_limit)] if asked.time_limit else []
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    jobs = asked.jobs or (1 if torch.cuda.is_available() else min(process.cores(), MOST_JOBS))
+    head = {"level": asked.level, "entry": asked.entry, "time_limit": asked.time_limit, "device": device}
+    try:
+        given = candidates(asked.folder)
+        grades = Grades(asked.out or asked.folder / "grades.jsonl", head)
+    except (ValueError, Busy) as error:
+        say(error)
+        return USAGE
+    with closing(grades):
+        judge(given, grades, asked.entry, asks, words, jobs)
+        if torch.cuda.is_available():
+            for one in given:
+                line = grades.of[one.sha256]
+                if line["verdict"] == RIGHT and "times" not in line:
+                    grades.add({"sha256": one.sha256, "times": clock.times(one, asked.entry)})
+    console = Console()
+    console = console if console.is_terminal else Console(width=WIDTH)
+    console.print(table(given, grades))
+    found = [grades.of[one.sha256]["verdict"] for one in given]
+    console.print(f"{found.count(RIGHT)} of {len(found)} right, by {asked.level} on {device}")
+    if set(found) == {UNJUDGED}:
+        return NOTHING
+    return OK if set(found) == {RIGHT} else WRONG

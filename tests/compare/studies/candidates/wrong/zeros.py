@@ -1,0 +1,7 @@
+"""Zeros."""
+
+import torch
+
+
+def paged_attention(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale):
+    return torch.zeros_like(query)
