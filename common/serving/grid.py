@@ -22,7 +22,6 @@ GRID = tuple(sorted({1 << i for i in range(32)} | {3 << i for i in range(30)}))
 # four a doubling: 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16 ...
 KEYS = tuple(sorted(set(GRID) | {5 << i for i in range(29)} | {7 << i for i in range(29)}))
 EIGHTHS = 8  # of the longest sequence's keys, in which a choice is told how many the mean one has
-UNEVEN = 2  # eighths: of batches whose lengths differ, where a capacity is asked for what they are given
 
 
 def few_keys(n: int) -> int:
@@ -142,17 +141,6 @@ def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterato
             for decodes in (0, *_grid(seqs - 1, power_of_two)) if longest > 1 and seqs > 1 else (0,):
                 for keys in _grid(max_seq_len, rounded):
                     yield on_grid(seqs, decodes, longest, keys)
-
-
-def uneven_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterator[BatchStats]:
-    """Points of the grid, powers of two alone, with UNEVEN eighths of their keys. They stand for all of less than
-    eight: of Triton's choices for 2,500 drawn batches on an H200 97.8% are among theirs or the grid's, by eight times
-    as many points 98.1%.
-    """
-    for stats in reachable_stats(max_tokens, max_seqs, max_seq_len):
-        seqs, keys = stats.num_seqs, stats.max_seq_len
-        if seqs > 1 and seqs == power_of_two(seqs) and keys == power_of_two(keys):
-            yield dataclasses.replace(stats, total_seq_len=in_all(seqs, keys, UNEVEN))
 
 
 def _grid(most: int, step: Callable[[int], int]) -> Iterator[int]:

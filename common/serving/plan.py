@@ -137,9 +137,9 @@ class Plan(PagedAttention):
         self._met |= met
 
     def _has(self, choice: Choice, stats: BatchStats) -> bool:
-        tokens, seqs = self.reach.room.get(choice, (0, 0))
-        if stats.num_tokens > tokens or stats.num_seqs > seqs:
+        if not self.reach.admits(choice, stats, self.workspace.numel()):
             return False
+        self._memory.setdefault(choice)
         if self._warm is None or (self._warming and choice.measured):
             return True
         return compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._warm

@@ -14,7 +14,7 @@ from common.gpus import gpu_of
 from common.serving import scratch
 from common.serving.arguments import DEVICES
 from common.serving.choice import Choice, Family, few_segments, pieces
-from common.serving.grid import on_grid, reachable_stats, seen, uneven_stats
+from common.serving.grid import on_grid, power_of_two, reachable_stats, rounded, seen
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity, asked_of_shape
 from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
@@ -26,8 +26,7 @@ from common.spec.refusals import expect, expect_flag, expect_integer
 class Reach:
     """kernel: the one that serves all, None where `auto` chooses. only: its one choice, where it has one config.
 
-    uneven: further choices, of batches whose lengths differ, made of parts that `choices` have. Of Llama-3-8B's on an
-    H200 they are dozens beside Triton's 432; others would have parts of their own to compile.
+    parts: what a warm-up compiles of `choices`. room, layouts: of these, and of what batches between them took.
     """
 
     family: Family
@@ -41,7 +40,7 @@ class Reach:
     max_keys: int
     only: Choice | None = None
     choices: dict[Choice, list[BatchStats]] = field(default_factory=dict)
-    uneven: dict[Choice, list[BatchStats]] = field(default_factory=dict)
+    parts: set[tuple[str, str, Any]] = field(default_factory=set)
     room: dict[Choice, tuple[int, int]] = field(default_factory=dict)  # tokens and sequences
     layouts: dict[Choice, scratch.Layout] = field(default_factory=dict)
 
@@ -72,10 +71,11 @@ class Reach:
         device = _numbered(device)
         found = cls(family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys)
         found.choices = found._choices(one_config)
-        found.uneven = found._uneven()
-        found.room = {choice: found._most(reached) for choice, reached in (found.choices | found.uneven).items()}
-        found.layouts = {choice: found._layout(choice, *room) for choice, room in found.room.items()}
-        found._widen()
+        found.parts = {piece for choice in found.choices for piece in pieces(choice)}
+        for choice, reached in found.choices.items():
+            found._place(choice, found._most(reached))
+        for choice in found.choices:
+            found._widen(choice, found.num_bytes, found._whole)
         return found
 
     @property
@@ -100,16 +100,6 @@ class Reach:
             found.setdefault(self._config_at(stats, self.features.sees), []).append(stats)
         return found
 
-    def _uneven(self) -> dict[Choice, list[BatchStats]]:
-        compiled = {piece for choice in self.choices for piece in pieces(choice)}
-        found: dict[Choice, list[BatchStats]] = {}
-        if self.only is None:
-            for stats in uneven_stats(self.max_tokens, self.max_seqs, self.max_seq_len):
-                choice = self.choose(stats, self.needs, self.features.sees)
-                if choice not in self.choices and compiled.issuperset(pieces(choice)):
-                    found.setdefault(choice, []).append(stats)
-        return found
-
     def take_measured(self) -> None:
         """Choices that were measured since, each for the batches of its key."""
         gpu = gpu_of(self.device)
@@ -117,10 +107,10 @@ class Reach:
             return
         for stats in self.family.won(self.shape, gpu, self.max_tokens, self.max_seqs, self.max_seq_len):
             choice = self.choose(stats, self.needs, self.features.sees)
-            if choice not in self.layouts:
+            if choice not in self.choices:
                 self.choices[choice] = [stats]
-                self.room[choice] = self._most([stats])
-                self.layouts[choice] = self.layout_at(choice, stats)
+                self.parts |= set(pieces(choice))
+                self._place(choice, self._most([stats]))
 
     def layout_at(self, choice: Choice, stats: BatchStats) -> scratch.Layout:
         """The scratch of a choice for batches of up to these sizes."""
@@ -156,19 +146,37 @@ class Reach:
             seqs = min(seqs, max(stats.num_seqs for stats in reached))
         return cdiv(tokens, 16) * 16, seqs
 
-    def _widen(self) -> None:
-        """Give each choice the room of the whole capacity, or twice its own, where the largest scratch holds that.
+    @property
+    def _whole(self) -> tuple[int, int]:
+        """The room of the capacity."""
+        return cdiv(self.max_tokens, 16) * 16, self.max_seqs
 
-        Batches lie between points: 11 sequences may take what 8 do and 12 do not. Of 2,500 drawn batches 87% had room
-        for their choice in the points' scratch.
+    def _place(self, choice: Choice, room: tuple[int, int]) -> None:
+        self.room[choice], self.layouts[choice] = room, self._layout(choice, *room)
+
+    def _widen(self, choice: Choice, num_bytes: int, room: tuple[int, int]) -> bool:
+        """Give a choice such a room where so many bytes hold it; whether they do."""
+        layout = self._layout(choice, *room)
+        if layout.num_bytes <= num_bytes:
+            self.room[choice], self.layouts[choice] = room, layout
+        return layout.num_bytes <= num_bytes
+
+    def admits(self, choice: Choice, stats: BatchStats, num_bytes: int) -> bool:
+        """Whether a batch of these sizes may have a choice: a warm-up compiles all parts of it, and `num_bytes` of
+        scratch hold it.
+
+        Batches lie between points: 11 sequences may take what 8 do and 12 do not, and lengths that differ take what no
+        point has. What holds memory of a step keeps the room that it has: a captured graph knows its place.
         """
-        most, num_bytes = (cdiv(self.max_tokens, 16) * 16, self.max_seqs), self.num_bytes
-        for choice, (tokens, seqs) in self.room.items():
-            for room in (most, (min(2 * tokens, most[0]), min(2 * seqs, most[1]))):
-                layout = self._layout(choice, *room)
-                if layout.num_bytes <= num_bytes:
-                    self.room[choice], self.layouts[choice] = room, layout
-                    break
+        tokens, seqs = self.room.get(choice, (0, 0))
+        if stats.num_tokens <= tokens and stats.num_seqs <= seqs:
+            return True
+        if not self.parts.issuperset(pieces(choice)):
+            return False
+        room = cdiv(min(power_of_two(stats.num_tokens), self.max_tokens), 16) * 16, rounded(stats.num_seqs)
+        room = max(room[0], tokens), max(min(room[1], self.max_seqs), seqs)
+        steps = (self._layout(choice, *room).step_bytes, choice in self.layouts and self.layouts[choice].step_bytes)
+        return not any(steps) and self._widen(choice, num_bytes, room)
 
     def _layout(self, choice: Choice, tokens: int, seqs: int) -> scratch.Layout:
         capacity = Capacity(tokens, seqs, self.device, self.max_keys)

@@ -2,7 +2,7 @@
 
 from common.gpus import KIB
 from common.serving import untuned
-from common.serving.grid import EIGHTHS, UNEVEN
+from common.serving.grid import EIGHTHS
 from common.serving.rules import Situation
 from dsl_triton.heuristics.generic import page_runs
 from dsl_triton.unpaged import MOST_PARTS
@@ -72,4 +72,4 @@ def one_outlasts(s: Situation) -> bool:
     """Many sequences whose mean has a quarter of the longest's keys at most, as uneven batches of a warm-up's points
     have: if the longest is a decode, it outlasts the others. Seven decodes over up to 14k keys beside 131 prompts over
     102: 171 us in 14 segments, in q_block 376."""
-    return s.stats.num_decodes > 0 and s.stats.num_seqs > 32 and s.evenness <= UNEVEN / EIGHTHS
+    return s.stats.num_decodes > 0 and s.stats.num_seqs > 32 and s.evenness <= 2 / EIGHTHS

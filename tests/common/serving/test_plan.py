@@ -211,14 +211,13 @@ def test_an_uneven_batch_has_its_own_choice_where_a_warm_up_compiles_all_parts_o
 
     plan = Plan(family(of_evenness), SHAPE, 512, 64, 8192, "cpu")
     parts = {piece for choice in plan.choices for piece in pieces(choice)}
-    assert plan.reach.uneven and not plan.reach.uneven.keys() & plan.choices.keys()
-    assert all(parts.issuperset(pieces(choice)) for choice in plan.reach.uneven)
     plan.warmup()
     even, uneven = (hinted_stats(4, 103, 8192, 100, 1024, 3, total) for total in (None, 1024))
     for stats in (even, uneven):
         found = plan.choice_of(stats, plan.features.names())
         assert found == plan.family.choose(SHAPE, stats, H200, plan.features.names())
-    assert found in plan.reach.uneven
+    assert found not in plan.choices and parts.issuperset(pieces(found)) and found in plan.reach.layouts
+    assert plan.reach.layouts[found].num_bytes <= plan.workspace.numel()
 
 
 def test_a_choice_has_room_for_larger_batches_than_its_points_where_the_scratch_holds_them(on_h200):
