@@ -144,6 +144,11 @@ def _changed(config: Any, names: Callable[[Any], Sequence[str]], change: Callabl
     return dataclasses.replace(config, **changes) if changes else config
 
 
+def _of_logs(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
+    """A config of logs as a GPU takes it, which may be another than theirs: launches overlap by TMA's GPUs alone."""
+    return settled(_changed(config, lambda _: ("overlap",), lambda on: on and gpu.tma), shape, stats, gpu)
+
+
 def distinct(choices: Sequence[Choice]) -> list[Choice]:
     """Those of a kernel and config of their own, in their order."""
     return list({(one.kernel, one.config): one for one in reversed(choices)}.values())[::-1]
@@ -338,7 +343,7 @@ class Family:
             return None
         best = found[0]
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
-        config = settled(built(self.kernel(best.kernel).DEFAULT, best.config, older=True), shape, stats, gpu)
+        config = _of_logs(built(self.kernel(best.kernel).DEFAULT, best.config, older=True), shape, stats, gpu)
         return Choice(best.kernel, config, f"{LEARNED}/{known.gpu}.json: {kernel or 'auto'}", told)
 
     def candidates(
@@ -357,7 +362,7 @@ class Family:
         for one in known.first(shape, told, gpu, 2 * count) if known else ():
             kernel = self.kernel(one.kernel)
             if needs <= kernel.SUPPORTS and self.refusal(one.kernel, gpu) is None:
-                config = settled(built(kernel.DEFAULT, one.config, older=True), shape, told, gpu)
+                config = _of_logs(built(kernel.DEFAULT, one.config, older=True), shape, told, gpu)
                 config = few_segments(config, shape, told)
                 found.append(Choice(one.kernel, config, f"{LEARNED}/{known.gpu}.json"))
         return distinct(found)[:count]

@@ -38,16 +38,20 @@ def test_a_rung_takes_the_first_of_its_own(dsl):
     assert isinstance(config, kernel.Config) and origin == "heuristics"
 
 
-def test_where_nothing_was_learned_the_rules_answer(dsl):
+def test_a_gpu_without_logs_takes_what_fits_it_of_the_one_most_like_it(dsl):
     for row in ROWS[:6]:
-        assert chosen(dsl, row, MI300) == chosen(dsl, row, MI300, "default")
+        with warnings.catch_warnings(record=True):  # said once in a process
+            warnings.simplefilter("always")
+            choice = chosen(dsl, row, MI300)
+        parts = [choice.config, *(getattr(choice.config, part, None) for part in ("prefill", "decode"))]
+        assert choice.path.startswith(f"{LEARNED}/h") and not any(getattr(part, "overlap", False) for part in parts)
 
 
 def test_a_damaged_file_is_named_once_and_the_rules_answer(dsl, tmp_path, monkeypatch):
     family = registry.load(f"{dsl.name}/auto").FAMILY
-    folder = type("Folder", (), {"__path__": [str(tmp_path)]})
-    (tmp_path / "learned").mkdir()
-    (tmp_path / "learned" / "h200.json").write_text(json.dumps({"label": "another"}))
+    folder = type("Folder", (), {"__path__": [str(tmp_path / "heuristics")]})
+    (tmp_path / LEARNED).mkdir(parents=True)
+    (tmp_path / LEARNED / "h200.json").write_text(json.dumps({"label": "another"}))
 
     def load(name):
         return folder if name == "heuristics" else family.load(name)
