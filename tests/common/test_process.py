@@ -108,6 +108,12 @@ def test_once_is_an_exit_code_and_what_it_wrote():
     assert (code, sorted(out), err) == (5, sorted(b"in\nerr"), b"")
 
 
+def test_once_runs_where_it_is_told(tmp_path):
+    source = "import os; print(os.getcwd())"
+    _, out, _ = process.once([sys.executable, "-c", source], os.environ, b"", 60.0, folder=tmp_path)
+    assert out.decode().strip() == str(tmp_path.resolve())
+
+
 def test_once_with_a_limit_keeps_what_was_said():
     source = "import time; print('said', flush=True); time.sleep(60)"
     with pytest.raises(Lost, match="no answer within 4 s") as found:
