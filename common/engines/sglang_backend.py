@@ -189,9 +189,9 @@ class DiptychBackend(AttentionBackend):
         rows = steps.full.block_table[: held.shape[0], : held.shape[1]]
         torch.div(held, self.page, rounding_mode="floor", out=rows)
         if steps.window is not None:
-            mapping, rows = self.pool.full_to_swa_index_mapping, steps.window.block_table[: held.shape[0]]
-            pages = torch.div(mapping[held.long()], self.page, rounding_mode="floor")
-            rows[:, : held.shape[1]] = pages.clamp_(min=0)
+            mapping = self.pool.full_to_swa_index_mapping
+            rows = steps.window.block_table[: held.shape[0], : held.shape[1]]
+            torch.div(mapping[held], self.page, rounding_mode="floor", out=rows).clamp_(min=0)
             steps.window.slot_mapping[: slots.shape[0]] = mapping[slots]
 
     # Graphs

@@ -218,6 +218,24 @@ def test_pages_that_a_window_has_left_are_not_read(adapter, monkeypatch):
     assert out.isfinite().all()
 
 
+@pytest.mark.parametrize("adapter", ["sglang"], indirect=True)
+def test_sglangs_own_pools_are_read_and_written(adapter, monkeypatch):
+    memory = importlib.import_module("sglang.srt.mem_cache.memory_pool")
+    size = (PAGES - 1) * PAGE  # beside page 0
+    pool = adapter.SWAKVPool(
+        size=size, size_swa=size, page_size=PAGE, dtype=torch.float32, head_num=KV_HEADS, head_dim=SIZE,
+        swa_attention_layer_ids=[1], full_attention_layer_ids=[0], device="cpu",
+    )  # fmt: skip
+    requests = memory.ReqToTokenPool(ROWS - 1, MOST_KEYS, "cpu", enable_memory_saver=False)
+    given = {"token_to_kv_pool": pool, "req_to_token_pool": requests, "window_pool": True}
+    engine = Engine(adapter, monkeypatch, [{}, {"sliding_window_size": 9}], **given)
+    pool.full_to_swa_index_mapping, engine.pool = engine.pool.full_to_swa_index_mapping, pool
+    requests.req_to_token.copy_(engine.table)
+    for lens in ([(20, 40), (1, 17)], [(1, 41), (1, 18)]):
+        for layer, window in zip(engine.layers, (None, 10), strict=True):
+            served(engine, lens, Features(True, window), layer)
+
+
 def test_a_graph_reads_the_tensors_of_its_capture_and_pads_without_a_write(adapter, monkeypatch):
     """A capture, then a replay with fewer sequences: the same tensors, filled anew."""
     engine = Engine(adapter, monkeypatch, [{}, {"sliding_window_size": 9}], window_pool=True)
@@ -411,6 +429,14 @@ def test_the_plugin_makes_the_backend_known_once(monkeypatch, version):
     assert stand_in_sglang.ATTENTION_BACKEND_CHOICES.count("diptych") == 1
     assert "diptych" in stand_in_sglang.ATTENTION_BACKENDS
     assert bool(said) == (version == "0.5.24")
+
+
+@pytest.mark.parametrize("adapter", ["sglang"], indirect=True)
+def test_sglangs_own_registry_takes_the_backend(adapter):
+    plugin.register()
+    registry = importlib.import_module("sglang.srt.layers.attention.attention_registry")
+    choices = importlib.import_module("sglang.srt.server_args").ATTENTION_BACKEND_CHOICES
+    assert "diptych" in registry.ATTENTION_BACKENDS and choices.count("diptych") == 1
 
 
 def test_an_sglang_with_other_methods_for_graphs_is_refused_by_its_version(monkeypatch):
