@@ -16,6 +16,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
 
+DSLS = ("triton", "helion")
 KERNELS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged", "native.sm90_prefill")
 NEUTRAL = {"block_m": 128, "tile_size": 64, "num_warps": 4, "num_stages": 2, "num_segments": 1, "registers": 0}
 GATHERS = ("key", "run", "page", "flat", "2idx")
@@ -61,12 +62,12 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
     return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
 
 
-def configs(of: Sequence[tuple[str, Mapping[str, Any]]]) -> Columns:
+def configs(of: Sequence[tuple[str, Mapping[str, Any]]], dsl: str = DSLS[0]) -> Columns:
     """Numbers of candidates: of a kernel's name and its Config as plain values. `long_` and `short_`: of the launches
     of long and of short queries, the same where a kernel has one launch for both."""
     rows = []
     for kernel, config in of:
-        row: dict[str, float] = {"kernel": KERNELS.index(kernel)}
+        row: dict[str, float] = {"dsl": DSLS.index(dsl), "kernel": KERNELS.index(kernel)}
         for prefix, part in (("long_", config.get("prefill", config)), ("short_", config.get("decode", config))):
             row |= {prefix + name: float(part.get(name) or neutral) for name, neutral in NEUTRAL.items()}
             row[prefix + "gather"] = GATHERS.index(part.get("gather", "key"))

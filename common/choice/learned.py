@@ -26,7 +26,7 @@ from common.spec.metadata import SHORT_QUERY, BatchStats
 LABEL = "diptych: learned choice"
 MEMBERS = ("label", "dsl", "gpu", "provenance", "sources", "columns")
 MEMBERS += ("winners", "constants", "portfolio", "net", "held_out")
-WIDTH = 70  # columns of a table
+WIDTH = 71  # columns of a table
 TOGETHER = 128  # batches of one pass
 ALIKE = 2  # candidates of a kernel and its rows that stand before others: near twins lose alike
 
@@ -64,12 +64,12 @@ class Learned:
             raise NotLearned(f"found a file without label {LABEL!r} and {', '.join(MEMBERS[1:])}")
         if (plain["dsl"], plain["gpu"]) != (dsl, gpu.name):
             raise NotLearned(f"found {plain['dsl']!r:.40} on {plain['gpu']!r:.40}, allowed {dsl} on {gpu.name}")
-        self.gpu = gpu.name
+        self.dsl, self.gpu = dsl, gpu.name
         if plain["columns"] != WIDTH:
             raise NotLearned(f"columns: found {plain['columns']!r:.40}, allowed {WIDTH}")
         try:
             self.net = Net.of(plain["net"], WIDTH)
-            self.portfolio = Portfolio(plain["portfolio"])
+            self.portfolio = Portfolio(plain["portfolio"], dsl)
         except ValueError as error:
             raise NotLearned(str(error)) from error
         self.provenance, self.held_out, self.winners = plain["provenance"], plain["held_out"], plain["winners"]
@@ -149,7 +149,7 @@ class Learned:
             configs = [of.config(rows[i], segments[n, i], None) for n, i in enumerate(best)]
         else:
             configs = [of.config(of.smallest(SHORT), 1, None)] * len(many)
-        made = columns.configs([(SHORT, config) for config in configs])
+        made = columns.configs([(SHORT, config) for config in configs], self.dsl)
         return configs, {name: value for name, value in made.items() if name.startswith("short_")}
 
     def told(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, candidates: Sequence[Candidate]) -> list[Told]:
@@ -157,7 +157,7 @@ class Learned:
         if not candidates:
             return []
         batch = columns.batches([(shape, stats, gpu)])
-        made = columns.configs([(one.kernel, one.config) for one in candidates])
+        made = columns.configs([(one.kernel, one.config) for one in candidates], self.dsl)
         parts = cost.parted(self.constants, cost.terms(batch, made))
         lost = np.array([one.loss for one in candidates])
         us = np.exp(np.median(np.log(parts.sum(axis=1)) - lost) + lost)

@@ -23,14 +23,14 @@ CUT = "num_segments"
 class Portfolio:
     """rows: (kernel, config as plain values) of all."""
 
-    def __init__(self, plain: Any) -> None:
+    def __init__(self, plain: Any, dsl: str) -> None:
         """plain: a list of configs a kernel. Raises ValueError."""
         if not isinstance(plain, dict) or SHORT not in plain or not set(plain) <= set(columns.KERNELS):
             raise ValueError(f"portfolio: found {plain!r:.80}, allowed configs of {', '.join(columns.KERNELS)}")
         for kernel, parts in plain.items():
             _check(kernel, parts)
         self.rows = [(kernel, part) for kernel, parts in plain.items() for part in parts]
-        self._columns = columns.configs(self.rows)
+        self._columns = columns.configs(self.rows, dsl)
         # (row, share of the slots that its segments fill; 0: one segment)
         pairs = [(i, s) for i, (_, part) in enumerate(self.rows) for s in ((0.0, *SHARES) if CUT in part else (0.0,))]
         self._row, self._share = np.array([i for i, _ in pairs]), np.array([share for _, share in pairs])

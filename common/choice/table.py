@@ -20,7 +20,7 @@ def table(b: Columns, c: Columns, constants: np.ndarray) -> np.ndarray:
     found = [_log(b[name]) for name in ("seqs", "tokens", "longest", "keys", "all_keys", "page", "ratio", "kv_heads")]
     found += [_log(b[name]) for name in ("head", "lanes", "cache_bytes", "hbm", "shared")] + [_log(rows)]
     found += [_log(b["decodes"] + 1), b["prompts"] > 0, b["all_keys"] / (b["seqs"] * b["keys"]), b["head"] < b["lanes"]]
-    found += [c["kernel"] == number for number in range(len(KERNELS))]
+    found += [c["dsl"]] + [c["kernel"] == number for number in range(len(KERNELS))]
     for part in ("long_", "short_"):
         found += [_log(c[part + name]) for name in NEUTRAL if name != "registers"]
         found += [c[part + "gather"] == number for number in range(len(GATHERS))]

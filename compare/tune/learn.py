@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -54,7 +54,7 @@ FIRST = (1, 3, 5)
 class Point:
     """A candidate of a row. us: None where it was refused. rules: that `auto`'s rules of the day took it."""
 
-    row: tuple[str, str]  # folder, label
+    row: tuple[str, str, str]  # DSL, folder, label
     seed: int
     shape: AttentionShape
     stats: BatchStats
@@ -64,8 +64,11 @@ class Point:
     us: float | None
     rules: bool
 
+    def of(self, dsl: str, gpu: Gpu) -> bool:
+        return self.row[0] == dsl and self.gpu == gpu
 
-def points(folders: Iterable[Path], dsl: str) -> list[Point]:
+
+def points(folders: Sequence[Path], dsl: str) -> list[Point]:
     """Of the logs of these runs; of a config with several lines the second time, or the least. Raises NotThisRun."""
     found: dict[tuple[Any, ...], Point] = {}
     for folder in folders:
@@ -93,7 +96,7 @@ def points(folders: Iterable[Path], dsl: str) -> list[Point]:
             chosen = chosen or bool(before and before.rules)
             final[at] = second or final.get(at, False)
             shape = rows[line["row"]].shape
-            row, of = (str(folder), line["row"]), (shape, told[line["row"]], gpu)
+            row, of = (dsl, str(folder), line["row"]), (shape, told[line["row"]], gpu)
             found[at] = Point(row, manifest.get("seed", -1), *of, kernel, config, us, chosen)
     return list(found.values())
 
@@ -117,7 +120,8 @@ class Data:
         timed = {point.row for point in points if point.us is not None}
         self.points = [point for point in points if point.row in timed]
         batches = columns.batches([(p.shape, p.stats, p.gpu) for p in self.points])
-        configs = columns.configs([(p.kernel, p.config) for p in self.points])
+        of_each = [columns.configs([(p.kernel, p.config)], p.row[0]) for p in self.points]
+        configs = {name: np.concatenate([one[name] for one in of_each]) for name in of_each[0]}
         number = {row: i for i, row in enumerate(dict.fromkeys(p.row for p in self.points))}
         self.row = np.array([number[p.row] for p in self.points])
         self.us = np.array([np.inf if p.us is None else p.us for p in self.points])
@@ -190,18 +194,19 @@ def _answers(x: torch.Tensor, layers: Sequence[tuple[torch.Tensor, torch.Tensor]
     return (x @ weights + biases)[:, 0]
 
 
-def held_out(data: Data, gpu: Gpu, fold: Callable[[Point], str]) -> dict[str, list[float]]:
-    """Regrets of `rules` (what `auto` took that day), `first pick`, `best of the first 3` and `5` on the rows of a GPU
-    that are judged, portable kernels alone, each by a net without its fold (by seed, by shape)."""
-    groups = sorted({fold(p) for p in data.points if p.gpu == gpu})
+def held_out(data: Data, dsl: str, gpu: Gpu, fold: Callable[[Point], str]) -> dict[str, list[float]]:
+    """Regrets of `rules` (what `auto` took that day), `first pick`, `best of the first 3` and `5` on the rows of a DSL
+    and GPU that are judged, portable kernels alone, each by a net without its fold (by seed, by shape) in any DSL and
+    on any GPU."""
+    here = np.array([p.of(dsl, gpu) for p in data.points])
+    groups = sorted({fold(p) for p, at in zip(data.points, here, strict=True) if at})
     random.Random(SEED).shuffle(groups)
     number = {name: i % FOLDS for i, name in enumerate(groups)}
-    here = np.array([p.gpu == gpu for p in data.points])
-    folds = np.array([number.get(fold(p), -1) if at else -1 for p, at in zip(data.points, here, strict=True)])
+    folds = np.array([number.get(fold(p), -1) for p in data.points])
     portable = np.array([not p.kernel.startswith("native") for p in data.points])
     found: dict[str, list[float]] = defaultdict(list)
     for which in range(min(FOLDS, len(groups))):
-        out, others = np.flatnonzero(folds == which), np.flatnonzero(folds != which)
+        out, others = np.flatnonzero((folds == which) & here), np.flatnonzero(folds != which)
         if not len(others):  # one seed, or one shape: nothing is held out
             break
         lost = data.fit(others).losses(data.table[out])
@@ -230,6 +235,8 @@ def portfolio(data: Data, net: Net, dsl: str) -> dict[str, list[dict[str, Any]]]
     near: dict[str, Counter[str]] = defaultdict(Counter)
     met: dict[str, Counter[str]] = defaultdict(Counter)
     for point, loss in zip(data.points, data.loss, strict=True):
+        if point.row[0] != dsl:
+            continue
         part = _part(point.kernel, point.config)
         whole = {} if point.kernel.startswith("native") else _default(dsl, point.kernel)
         if not part.keys() <= whole.keys():  # of a kernel for one GPU, or with a field that is gone
@@ -237,7 +244,7 @@ def portfolio(data: Data, net: Net, dsl: str) -> dict[str, list[dict[str, Any]]]
         part = json.dumps(whole | part, sort_keys=True)
         met[point.kernel][part] += 1
         near[point.kernel][part] += loss <= np.log(NEAR)
-    firsts = list({p.row: p for p in data.points}.values())
+    firsts = list({p.row: p for p in data.points if p.row[0] == dsl}.values())
     sample = random.Random(SEED).sample(firsts, min(SAMPLE, len(firsts)))
     batch = columns.batches([(p.shape, p.stats, p.gpu) for p in sample])
     found = {}
@@ -248,7 +255,7 @@ def portfolio(data: Data, net: Net, dsl: str) -> dict[str, list[dict[str, Any]]]
         asked = [(kernel, part | {"num_segments": n}) for part in parts for n in (1, 4, 16, 64)]
         if "num_segments" not in parts[0]:
             asked = [(kernel, part) for part in parts]
-        made = {name: value[None, :] for name, value in columns.configs(asked).items()}
+        made = {name: value[None, :] for name, value in columns.configs(asked, dsl).items()}
         wide = {name: value[:, None] for name, value in batch.items()}
         lost = net.losses(table(wide, made, data.constants)).reshape(len(sample), len(parts), -1).min(axis=2)
         found[kernel] = [parts[i] for i in _covering(lost, CONFIGS)]
@@ -280,7 +287,7 @@ def _part(kernel: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_seed(point: Point) -> str:
-    return f"{point.row[0] if point.seed < 0 else point.seed}"
+    return f"{point.row[1] if point.seed < 0 else point.seed}"
 
 
 def by_shape(point: Point) -> str:
@@ -288,16 +295,22 @@ def by_shape(point: Point) -> str:
 
 
 def content(
-    data: Data, dsl: str, gpu: Gpu, sources: Mapping[str, str], told: Mapping[str, Any], kept: Sequence[Winner]
+    data: Data,
+    net: Net,
+    dsl: str,
+    gpu: Gpu,
+    sources: Mapping[str, str],
+    told: Mapping[str, Any],
+    kept: Sequence[Winner],
 ) -> dict[str, Any]:
     """The file's content; told: of the logs. kept: winners. What is lost held out is part of it."""
-    held = {"seed": held_out(data, gpu, by_seed), "shape": held_out(data, gpu, by_shape)}
-    net = data.fit(np.arange(len(data.points)))
-    rows = {p.row for p in data.points if p.gpu == gpu}
-    timed = sum(p.us is not None for p in data.points if p.gpu == gpu)
+    held = {"seed": held_out(data, dsl, gpu, by_seed), "shape": held_out(data, dsl, gpu, by_shape)}
+    rows = {p.row for p in data.points if p.of(dsl, gpu)}
+    timed = sum(p.us is not None for p in data.points if p.of(dsl, gpu))
+    counts = {"rows": len(rows), "candidates": timed, "points of both DSLs and all GPUs": len(data.points)}
     return {
         "label": LABEL, "dsl": dsl, "gpu": gpu.name, "sources": dict(sources), "columns": WIDTH,
-        "provenance": dict(told) | {"rows": len(rows), "candidates": timed, "points of all GPUs": len(data.points)},
+        "provenance": dict(told) | counts,
         "held_out": {by: _told(regrets) for by, regrets in held.items() if regrets},
         "constants": data.constants.tolist(),
         "winners": [asdict(one) for one in kept],
@@ -313,20 +326,21 @@ def _told(regrets: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: Path | None) -> int:
     """The learned choices of each DSL of `kernels` on each GPU of the runs, to `out` and where the tuner reads them.
     Returns the exit code. Raises NotThisRun, CannotWrite."""
-    folders = sorted(folders)  # sums of floats in another order are other trees
+    folders = sorted(folders)  # sums of floats in another order is another net
     manifests = [records.manifest(folder, ["gpu", "rows"]) for folder in folders]
     gpus = {manifest["gpu"]: resolve(manifest["gpu"]) for manifest in manifests}
     latest = max(manifests, key=lambda manifest: manifest.get("started", ""))
     told = {"runs": len(folders), "latest": latest.get("started", "")[:10], "versions": latest.get("versions", {})}
-    pages = []
+    pages, net = [], None
+    data = Data([point for dsl in registry.DSLS for point in points(folders, dsl)])
     for dsl in (name for name in dict.fromkeys(kernel.split("/")[0] for kernel in kernels) if name in registry.DSLS):
-        data = Data(points(folders, dsl))
         for name, gpu in gpus.items():
-            if not any(p.gpu == gpu and p.us is not None for p in data.points):
+            if not any(p.of(dsl, gpu) and p.us is not None for p in data.points):
                 print(f"{dsl} on {name}: nothing was timed")
                 continue
             sources = won.stamps([f"{dsl}/{kernel}" for kernel in columns.KERNELS])
-            plain = content(data, dsl, gpu, sources, told, _fresh(folders, dsl, gpu, sources))
+            net = net or data.fit(np.arange(len(data.points)))
+            plain = content(data, net, dsl, gpu, sources, told, _fresh(folders, dsl, gpu, sources))
             if install:
                 _put(registry.load(f"{dsl}/auto").FAMILY.learned_path(gpu), text(plain))
             pages.append(page(plain))
