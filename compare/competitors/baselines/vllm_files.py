@@ -8,18 +8,20 @@ loaded, and no longer, modules that hold just these stand in for it. The project
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import importlib
 import importlib.util
 import logging
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import torch
+
+from compare.competitors.baselines import bare_files
 
 INSTALLED = ("vllm.v1.attention.ops.triton_unified_attention", "vllm.attention.ops.triton_unified_attention")
 BARE = ("vllm_triton_033", "vllm_triton_025")
@@ -52,8 +54,8 @@ def _fp8_dtype() -> torch.dtype:
     return torch.float8_e4m3fnuz if old else torch.float8_e4m3fn
 
 
-def _stand_ins() -> dict[str, ModuleType]:
-    """A module for every name that the two files import, with what they read of it."""
+def _held() -> dict[str, dict[str, Any]]:
+    """What the two files read of each module that they import."""
     import triton
     import triton.language as tl
 
@@ -64,7 +66,7 @@ def _stand_ins() -> dict[str, ModuleType]:
         is_cuda=lambda: torch.version.cuda is not None,
         is_xpu=lambda: False,
     )
-    held = {
+    return {
         "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
         "vllm.logger": {"init_logger": logging.getLogger},
         "vllm.platforms": {"current_platform": platform},
@@ -72,55 +74,14 @@ def _stand_ins() -> dict[str, ModuleType]:
         "vllm.v1.kv_cache_interface": {"KVQuantMode": KVQuantMode},
         _OPS: {},
     }
-    modules: dict[str, ModuleType] = {}
-    for name, members in held.items():
-        parts = name.split(".")
-        for depth in range(1, len(parts) + 1):
-            path = ".".join(parts[:depth])
-            module = modules.setdefault(path, ModuleType(path))
-            module.__path__ = []
-            if depth > 1:
-                setattr(modules[".".join(parts[: depth - 1])], parts[depth - 1], module)
-        vars(modules[name]).update(members)
-    return modules
-
-
-@contextlib.contextmanager
-def _standing_in() -> Iterator[None]:
-    """Inside, `import vllm...` finds the stand-ins; afterwards sys.modules is as it was."""
-    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "vllm"}
-    for name in before:
-        del sys.modules[name]
-    sys.modules.update(_stand_ins())
-    try:
-        yield
-    finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
-            del sys.modules[name]
-        sys.modules.update(before)
-
-
-def _execute(name: str, file: Path) -> ModuleType:
-    """A file as the module `name`; triton reads the source of its kernels from the file."""
-    spec = importlib.util.spec_from_file_location(name, file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def load_bare(package: str) -> ModuleType:
     """The kernel's module out of a package of its two files. Raises ImportError where one is missing or asks more."""
-    spec = importlib.util.find_spec(package)
-    if spec is None:
-        raise ImportError(f"no package {package}")
-    folder = Path(next(iter(spec.submodule_search_locations or ())))
-    for name in (_HELPERS, _KERNEL):
-        if not (folder / f"{name}.py").is_file():
-            raise ImportError(f"{package} has no {name}.py")
-    with _standing_in():
-        _execute(f"{_OPS}.{_HELPERS}", folder / f"{_HELPERS}.py")
-        module = _execute(f"{_OPS}.{_KERNEL}", folder / f"{_KERNEL}.py")
+    folder = bare_files.folder_of(package, (_HELPERS, _KERNEL))
+    with bare_files.standing_in(_held()):
+        bare_files.execute(f"{_OPS}.{_HELPERS}", folder / f"{_HELPERS}.py")
+        module = bare_files.execute(f"{_OPS}.{_KERNEL}", folder / f"{_KERNEL}.py")
     module.__name__ = f"{package}.{_KERNEL}"
     return module
 
@@ -150,7 +111,7 @@ def run(scripts: Sequence[str]) -> None:
         if importlib.util.find_spec(package) is None:
             continue
         module = load_bare(package)
-        with _standing_in():
+        with bare_files.standing_in(_held()):
             sys.modules[f"{_OPS}.{_KERNEL}"] = module
             for script in scripts:
                 print(package, Path(script).name, flush=True)

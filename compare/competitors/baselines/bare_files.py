@@ -1,0 +1,67 @@
+"""A peer's kernel files without their package: what they import of it stands in for it while they are loaded.
+
+In: a package on the path that holds the files unchanged, the names that they import and what they read there. Out:
+their modules. The project ships no such file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def folder_of(package: str, files: Sequence[str]) -> Path:
+    """Where a package's files NAME.py lie. Raises ImportError where the package or a file is missing."""
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ImportError(f"no package {package}")
+    folder = Path(next(iter(spec.submodule_search_locations or ())))
+    for name in files:
+        if not (folder / f"{name}.py").is_file():
+            raise ImportError(f"{package} has no {name}.py")
+    return folder
+
+
+@contextlib.contextmanager
+def standing_in(held: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Inside, an import of a module of `held`, all of one package, finds these members; afterwards sys.modules is as it
+    was."""
+    package = next(iter(held)).split(".")[0]
+    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == package}
+    for name in before:
+        del sys.modules[name]
+    sys.modules.update(_modules(held))
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == package]:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _modules(held: Mapping[str, Mapping[str, Any]]) -> dict[str, ModuleType]:
+    modules: dict[str, ModuleType] = {}
+    for name, members in held.items():
+        parts = name.split(".")
+        for depth in range(1, len(parts) + 1):
+            path = ".".join(parts[:depth])
+            module = modules.setdefault(path, ModuleType(path))
+            module.__path__ = []
+            if depth > 1:
+                setattr(modules[".".join(parts[: depth - 1])], parts[depth - 1], module)
+        vars(modules[name]).update(members)
+    return modules
+
+
+def execute(name: str, file: Path) -> ModuleType:
+    """A file as the module `name`; triton reads the source of its kernels from the file."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
