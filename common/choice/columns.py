@@ -62,7 +62,7 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
     return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
 
 
-def configs(of: Sequence[tuple[str, Mapping[str, Any]]], dsl: str = DSLS[0]) -> Columns:
+def configs(of: Sequence[tuple[str, Mapping[str, Any]]], dsl: str) -> Columns:
     """Numbers of candidates: of a kernel's name and its Config as plain values. `long_` and `short_`: of the launches
     of long and of short queries, the same where a kernel has one launch for both."""
     rows = []

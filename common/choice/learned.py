@@ -27,6 +27,7 @@ LABEL = "diptych: learned choice"
 MEMBERS = ("label", "dsl", "gpu", "provenance", "sources", "columns")
 MEMBERS += ("winners", "constants", "portfolio", "net", "held_out")
 WIDTH = 71  # columns of a table
+COUNT = 5  # candidates of a batch that are measured
 TOGETHER = 128  # batches of one pass
 ALIKE = 2  # candidates of a kernel and its rows that stand before others: near twins lose alike
 
@@ -82,31 +83,34 @@ class Learned:
         self.constants = found
 
     def first(
-        self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, count: int = 5, kernels: Collection[str] | None = None
+        self,
+        shape: AttentionShape,
+        stats: BatchStats,
+        gpu: Gpu,
+        count: int = COUNT,
+        kernels: Collection[str] | None = None,
     ) -> list[Candidate]:
         """The `count` best candidates of these kernels (all of the portfolio), fewer where fewer fit. stats: as
         `grid.decided_by` and `grid.seen` have them. Kernels with a launch for short queries alone are none for a batch
         that has no others: SHORT is the same."""
         ((rows, segments, lost, config),) = self._ranked(shape, [stats], gpu, kernels)
-        of, kinds = self.portfolio, [self.portfolio.rows[row] for row in rows]
-        best = apart([(kernel, part.get("block_m")) for kernel, part in kinds], lost)
-        once = {(rows[i], segments[i]): i for i in reversed(best)}  # two shares may be one number of segments
-        chosen = [i for i in best if once[rows[i], segments[i]] == i][:count]
-        return [Candidate(kinds[i][0], of.config(rows[i], segments[i], config), float(lost[i])) for i in chosen]
+        once = {(rows[i], segments[i]): i for i in range(len(rows))}  # two shares may be one number of segments
+        at = np.array(sorted(once.values()), dtype=int)
+        kinds = [self.portfolio.rows[rows[i]] for i in at]
+        best = at[apart([(kernel, part.get("block_m")) for kernel, part in kinds], lost[at])][:count]
+        return [self._candidate(rows[i], segments[i], lost[i], config) for i in best]
 
     def best(self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu) -> list[Candidate | None]:
         """The first of each of many batches; None where nothing fits."""
         found: list[Candidate | None] = []
         for start in range(0, len(many), TOGETHER):
             for rows, segments, lost, config in self._ranked(shape, many[start : start + TOGETHER], gpu, None):
-                i = int(np.argmin(lost)) if len(rows) else -1
-                of = self.portfolio
-                found.append(
-                    Candidate(of.rows[rows[i]][0], of.config(rows[i], segments[i], config), float(lost[i]))
-                    if len(rows)
-                    else None
-                )
+                i = int(np.argmin(lost)) if len(rows) else None
+                found.append(None if i is None else self._candidate(rows[i], segments[i], lost[i], config))
         return found
+
+    def _candidate(self, row: int, segments: float, loss: float, decode: dict[str, Any] | None) -> Candidate:
+        return Candidate(self.portfolio.rows[row][0], self.portfolio.config(row, segments, decode), float(loss))
 
     def _ranked(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu, kernels: Collection[str] | None

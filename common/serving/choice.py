@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from common.choice.learned import Learned, NotLearned, read
+from common.choice.learned import COUNT, Candidate, Learned, NotLearned, read
 from common.choice.legal import MOST_SEGMENTS
 from common.gpus import TABLE, Gpu, unlike
 from common.serving import winners
@@ -142,11 +142,6 @@ def _changed(config: Any, names: Callable[[Any], Sequence[str]], change: Callabl
         elif dataclasses.is_dataclass(value):
             changes[name] = _changed(value, names, change)
     return dataclasses.replace(config, **changes) if changes else config
-
-
-def _of_logs(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
-    """A config of logs as a GPU takes it, which may be another than theirs: launches overlap by TMA's GPUs alone."""
-    return settled(_changed(config, lambda _: ("overlap",), lambda on: on and gpu.tma), shape, stats, gpu)
 
 
 def distinct(choices: Sequence[Choice]) -> list[Choice]:
@@ -341,10 +336,7 @@ class Family:
         found = known and known.first(shape, stats, gpu, 1, kernel and {kernel})
         if not found:
             return None
-        best = found[0]
-        told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
-        config = _of_logs(built(self.kernel(best.kernel).DEFAULT, best.config, older=True), shape, stats, gpu)
-        return Choice(best.kernel, config, f"{LEARNED}/{known.gpu}.json: {kernel or 'auto'}", told)
+        return self._of_logs(found[0], known, shape, stats, gpu)
 
     def candidates(
         self,
@@ -353,19 +345,26 @@ class Family:
         gpu: Gpu,
         needs: frozenset[str] = frozenset(),
         sees: int = EVERY_KEY,
-        count: int = 5,
+        count: int = COUNT,
     ) -> list[Choice]:
         """What is worth a measurement, at most `count`: what `choose` takes, then the best of what logs teach that has
         what the batch needs. Arguments as `choose` has them."""
         found = [self.choose(shape, stats, gpu, needs, sees=sees)]
         told, known = seen(decided_by(stats), sees), self.learned(gpu)
         for one in known.first(shape, told, gpu, 2 * count) if known else ():
-            kernel = self.kernel(one.kernel)
-            if needs <= kernel.SUPPORTS and self.refusal(one.kernel, gpu) is None:
-                config = _of_logs(built(kernel.DEFAULT, one.config, older=True), shape, told, gpu)
-                config = few_segments(config, shape, told)
-                found.append(Choice(one.kernel, config, f"{LEARNED}/{known.gpu}.json"))
+            if needs <= self.kernel(one.kernel).SUPPORTS and self.refusal(one.kernel, gpu) is None:
+                choice = self._of_logs(one, known, shape, told, gpu)
+                found.append(dataclasses.replace(choice, config=few_segments(choice.config, shape, told)))
         return distinct(found)[:count]
+
+    def _of_logs(
+        self, candidate: Candidate, known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gpu
+    ) -> Choice:
+        """A candidate as a GPU takes it, which may be another than the logs': launches overlap by TMA's alone."""
+        config = built(self.kernel(candidate.kernel).DEFAULT, candidate.config, older=True)
+        config = settled(_changed(config, lambda _: ("overlap",), lambda on: on and gpu.tma), shape, stats, gpu)
+        told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
+        return Choice(candidate.kernel, config, f"{LEARNED}/{known.gpu}.json", told)
 
     @property
     def folder(self) -> Path | None:

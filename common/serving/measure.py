@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -96,7 +97,7 @@ def batch_of(
     keys = max(stats.total_seq_len // seqs, stats.max_query_len)
     left = stats.num_tokens - stats.num_decodes
     lens = [1] * stats.num_decodes + [min(left // prompts + (i < left % prompts), keys) for i in range(prompts)]
-    starts = torch.tensor([0, *torch.tensor(lens).cumsum(0).tolist()], dtype=torch.int32, device=device)
+    starts = torch.tensor([0, *accumulate(lens)], dtype=torch.int32, device=device)
     pages = cdiv(keys, shape.block_size)
     given = [cache for cache in caches if cache is not None]
     held = len(given[0]) if given else _pages_that_fit(shape, seqs * pages, device)
@@ -106,7 +107,7 @@ def batch_of(
     ] if not given else list(caches)  # fmt: skip
     table = torch.arange(seqs * pages, dtype=torch.int32, device=device).remainder(held).view(seqs, pages)
     query = _filled((sum(lens), shape.num_query_heads, shape.head_size), shape.dtype, device)
-    told = BatchStats(seqs, sum(lens), stats.num_decodes, max(lens), keys, seqs * keys)
+    told = BatchStats.of([(tokens, keys) for tokens in lens])
     seq_lens = torch.full((seqs,), keys, dtype=torch.int32, device=device)
     return PagedBatch(query, *made, table, starts, seq_lens, shape.head_size**-0.5, told)
 
@@ -121,8 +122,9 @@ def _filled(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 def _pages_that_fit(shape: AttentionShape, wanted: int, device: torch.device) -> int:
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2**28
     page = shape.block_size * shape.num_kv_heads * (shape.head_size + shape.value_lanes)
-    of_fill = page * (4 + shape.cache_dtype.itemsize if shape.cache_dtype.itemsize == 1 else shape.cache_dtype.itemsize)
-    return max(min(wanted, free // OF_MEMORY // of_fill), 1)
+    size = shape.cache_dtype.itemsize
+    filling = size + 4 * (size == 1)  # 8-bit numbers are drawn in fp32
+    return max(min(wanted, free // OF_MEMORY // (page * filling)), 1)
 
 
 def times(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from common.choice.learned import COUNT
 from common.serving import scratch, tape
 from common.serving.call import PagedAttention
 from common.serving.choice import Choice, Family, Timed, pieces
@@ -290,7 +291,7 @@ class Plan(PagedAttention):
 
     def measure(
         self,
-        count: int = 5,
+        count: int = COUNT,
         points: Iterable[Point] | None = None,
         *,
         seconds: float | None = None,

@@ -74,8 +74,9 @@ class Reach:
         found.parts = {piece for choice in found.choices for piece in pieces(choice)}
         for choice, reached in found.choices.items():
             found._place(choice, found._most(reached))
+        most = found.num_bytes
         for choice in found.choices:
-            found._widen(choice, found.num_bytes, found._whole)
+            found._place(choice, found._whole, most)
         return found
 
     @property
@@ -151,15 +152,14 @@ class Reach:
         """The room of the capacity."""
         return cdiv(self.max_tokens, 16) * 16, self.max_seqs
 
-    def _place(self, choice: Choice, room: tuple[int, int]) -> None:
-        self.room[choice], self.layouts[choice] = room, self._layout(choice, *room)
-
-    def _widen(self, choice: Choice, num_bytes: int, room: tuple[int, int]) -> bool:
-        """Give a choice such a room where so many bytes hold it; whether they do."""
+    def _place(self, choice: Choice, room: tuple[int, int], num_bytes: int | None = None, steps: bool = True) -> bool:
+        """Give a choice such a room; whether it has it: not where its scratch takes more than num_bytes, nor without
+        `steps` where it has memory of a step."""
         layout = self._layout(choice, *room)
-        if layout.num_bytes <= num_bytes:
-            self.room[choice], self.layouts[choice] = room, layout
-        return layout.num_bytes <= num_bytes
+        if (num_bytes is not None and layout.num_bytes > num_bytes) or (layout.step_bytes and not steps):
+            return False
+        self.room[choice], self.layouts[choice] = room, layout
+        return True
 
     def admits(self, choice: Choice, stats: BatchStats, num_bytes: int) -> bool:
         """Whether a batch of these sizes may have a choice: a warm-up compiles all parts of it, and `num_bytes` of
@@ -175,8 +175,7 @@ class Reach:
             return False
         room = cdiv(min(power_of_two(stats.num_tokens), self.max_tokens), 16) * 16, rounded(stats.num_seqs)
         room = max(room[0], tokens), max(min(room[1], self.max_seqs), seqs)
-        steps = (self._layout(choice, *room).step_bytes, choice in self.layouts and self.layouts[choice].step_bytes)
-        return not any(steps) and self._widen(choice, num_bytes, room)
+        return self._place(choice, room, num_bytes, steps=False)
 
     def _layout(self, choice: Choice, tokens: int, seqs: int) -> scratch.Layout:
         capacity = Capacity(tokens, seqs, self.device, self.max_keys)

@@ -20,7 +20,7 @@ from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv, power_of_two
 
 # Of a program, in tiles of its own: what it takes to begin and end, and what a second launch that merges segments
-# takes. From the fit of docs/choice.md over committed times: 3.1 us and 2.1 us beside tiles of about a microsecond.
+# takes. From a fit over committed times: 3.1 us and 2.1 us beside tiles of about a microsecond.
 START, MERGE = 3, 2
 WORTH = 1.1  # more segments are taken for a tenth less alone: lengths are uneven, and waves not as whole as counted
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from common import gpus
-from common.choice.learned import Learned
+from common.choice.learned import COUNT, Learned
 from common.gpus import Gpu
 from common.serving.choice import Choice
 from common.serving.grid import decided_by, seen
@@ -35,7 +35,6 @@ from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_sha
 from compare.workloads.numbers import page, window
 
 HELP = "which kernel and config serve a batch, and why"
-MEASURED = 5  # candidates
 
 
 def rules_of(family: Any, choice: Choice, situation: Situation) -> Iterator[tuple[str, str]]:
@@ -115,12 +114,12 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
 def candidates(known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Iterator[str]:
     """The best of what logs teach: predicted times, what limits them, and what a measurement of them may gain."""
     yield _line("candidates", "of what logs teach: predicted us, the term that limits, config")
-    for one in known.told(shape, stats, gpu, known.first(shape, stats, gpu, MEASURED)):
+    for one in known.told(shape, stats, gpu, known.first(shape, stats, gpu, COUNT)):
         words = registry.config_words(one.candidate.config)
         yield _line("", f"{one.us:8.1f}  {one.limits:7} {one.candidate.kernel}: {words}")
     if known.gpu == gpu.name and (lost := known.held_out.get("seed")):
-        first, best = (lost[name].split("|")[0].strip() for name in ("first pick", f"best of the first {MEASURED}"))
-        told = f"the {MEASURED} of them, once (`diptych tune --model`), loses {best}% in place of {first}%"
+        first, best = (lost[name].split("|")[0].strip() for name in ("first pick", f"best of the first {COUNT}"))
+        told = f"the {COUNT} of them, once (`diptych tune --model`), loses {best}% in place of {first}%"
         yield _line("measuring", f"{told}, on the mean of rows held out")
 
 

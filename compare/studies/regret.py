@@ -7,7 +7,7 @@
 Rows are the first of the suite `unseen` of that seed: its shapes and lengths are drawn, and a seed that was looked at
 is spent. On each row `auto` runs as a user gets it, and beside it every kernel that it may take: as its table has it,
 as the untuned rules have it, and with --configs others of its space, neighbours of the rules' and random ones. Where a
-choice was learned for the GPU (`tune --fit`), its first MEASURED are timed too: the table has what its first pick
+choice was learned for the GPU (`tune --fit`), its first COUNT are timed too: the table has what its first pick
 loses, and the best of them. The tuner's lanes compile, gate and time all, four rows at a time; regret is auto's time
 over the best, less one. A row counts where `auto` and another candidate were timed and no kernel is still to come. What
 was timed is kept line by line: a run that was cut off has whole rows for --of, and --resume gives it --minutes more,
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.choice.learned import COUNT
 from common.gpus import UnknownGpu
 from compare.analysis import regret
 from compare.competitors import registry
@@ -41,7 +42,6 @@ from compare.workloads.numbers import at_least_one, positive, seed
 
 HELP = "what auto loses on rows that nobody fitted to"
 RUNGS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that auto may take
-MEASURED = 5  # of what was learned
 AUTO = {"triton": ("triton/auto", "triton/native.auto"), "helion": ("helion/auto",)}
 
 
@@ -94,7 +94,7 @@ def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) 
             rules, *others = policies(space, defaults, configs + 1, draw)  # slow ones are dropped beside the rules
             found[kernel_id] = [rules, TREE, *others]
         elif kernel_id.endswith("/auto") and learned.of(dsl, gpu):
-            found[kernel_id] += [model(number) for number in range(1, MEASURED + 1)]
+            found[kernel_id] += [model(number) for number in range(1, COUNT + 1)]
     return found
 
 
@@ -129,9 +129,9 @@ def judged(folder: Path) -> list[Row]:
                 best = min(others, key=others.get)
                 name = f"{best[0].split('/')[1]}: {best[1]}"
                 taken = {auto: (auto, TREE.name)}
-                if len(of_it := [key for key in of_model if key[0] == auto]) == MEASURED:
+                if len(of_it := [key for key in of_model if key[0] == auto]) == COUNT:
                     taken |= {f"{auto}, learned": (auto, model(1).name)}
-                    taken |= {f"{auto}, best of {MEASURED} learned": min(of_it, key=of_model.get)}
+                    taken |= {f"{auto}, best of {COUNT} learned": min(of_it, key=of_model.get)}
                 for what, key in taken.items():
                     took = kernels[key[0], label, key[1]]
                     found.append(Row(label, kind, what, took, mine[key], name, others[best], len(others)))

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from common.choice.learned import COUNT
 from common.gpus import gpu_of
 from common.serving.choice import Timed
 from common.serving.points import Point
@@ -28,7 +29,6 @@ from compare.competitors import registry
 from compare.exits import NOTHING, OK
 from compare.workloads import parse_shape
 
-COUNT = 5  # candidates a batch
 MAX_TOKENS, MAX_SEQS, MAX_KEYS = 8192, 256, 32768  # of the plan
 CALLS = {"triton": "triton/native.auto", "helion": "helion/auto"}  # what each package offers as `paged_attention`
 

@@ -128,12 +128,11 @@ def of_run(folder: Path, dsls: Sequence[str] = registry.DSLS) -> list[Fitted]:
     manifest = records.manifest(folder)
     lines, rows = records.read(folder / "candidates.jsonl", fits=True), list(records.workloads(manifest))
     sources = dict.fromkeys(manifest["policies"], "") | manifest.get("sources", {})
-    of = [kernel for kernel in manifest["policies"] if kernel.split("/")[0] in dsls]
-    found = [
-        Fitted(dsl, lines, rows, {kernel: sources[kernel] for kernel in of if kernel.startswith(f"{dsl}/")}, gpu)
-        for gpu in [resolve(manifest["gpu"])]
-        for dsl in dict.fromkeys(kernel.split("/")[0] for kernel in of)
-    ]
+    found = []
+    for dsl in dsls:
+        mine = {kernel: sources[kernel] for kernel in manifest["policies"] if kernel.startswith(f"{dsl}/")}
+        if mine:
+            found.append(Fitted(dsl, lines, rows, mine, resolve(manifest["gpu"])))
     return [one for one in found if one.lost]
 
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from common.choice.learned import COUNT
 from common.serving import untuned
 from common.serving.call import PagedAttention
 from common.serving.choice import UNTUNED, Choice, Family, Timed, distinct, few_segments
@@ -243,7 +244,7 @@ class NativeFamily(Family):
         gpu: Gpu,
         needs: frozenset[str] = frozenset(),
         sees: int = EVERY_KEY,
-        count: int = 5,
+        count: int = COUNT,
     ) -> list[Choice]:
         """As Family.candidates, with this kernel among them."""
         first = self.choose(shape, stats, gpu, needs, sees=sees)

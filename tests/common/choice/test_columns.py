@@ -19,7 +19,7 @@ MIXED = BatchStats(9, 8 + 512, 8, 512, 2048, 9 * 2048)
 
 
 def launches(stats, kernel, shape=SHAPE, **config):
-    made = columns.configs([(kernel, config)])
+    made = columns.configs([(kernel, config)], "triton")
     return columns.launches(columns.batches([(shape, stats, H200)]), made)
 
 
@@ -57,8 +57,8 @@ def test_only_unpaged_copies_and_only_segments_leave_parts():
     batch = columns.batches([(SHAPE, MIXED, H200)])
     part = {"block_m": 64, "tile_size": 64, "num_segments": 1}
     cut = {"prefill": part, "decode": part | {"num_segments": 2}}
-    one = columns.moved_us(batch, columns.configs([("adjustable_tile", {"prefill": part, "decode": part})]))
-    two = columns.moved_us(batch, columns.configs([("unpaged", cut)]))
+    one = columns.moved_us(batch, columns.configs([("adjustable_tile", {"prefill": part, "decode": part})], "triton"))
+    two = columns.moved_us(batch, columns.configs([("unpaged", cut)], "triton"))
     assert one[1:] == (0, 0) and two[1] > 0 and two[2] > 0 and one[0] == two[0]
 
 
@@ -69,7 +69,7 @@ def test_a_table_is_finite_for_any_candidate_and_wide_as_said():
     kernels = [("q_block", {}), ("unpaged", {"prefill": {"gather": "page"}, "decode": {"registers": 128}})]
     batch = columns.batches([(shape, stats, H200) for shape in shapes for stats in (DECODES, PROMPT, MIXED)])
     wide = {name: value[:, None] for name, value in batch.items()}
-    made = {name: value[None, :] for name, value in columns.configs(kernels).items()}
+    made = {name: value[None, :] for name, value in columns.configs(kernels, "triton").items()}
     found = table(wide, made, np.ones(len(cost.TERMS)))
     assert found.shape == (len(shapes) * 3 * len(kernels), WIDTH) and np.isfinite(found).all()
 
@@ -81,7 +81,7 @@ def test_of_many_candidates_fits_what_fits_of_one(gpu):
         batch = columns.batches([(shape, DECODES, gpu)])
         for rows, tile, warps, stages in itertools.product((16, 64, 128), (32, 128, 256), (1, 8), (1, 3, 6)):
             part = {"block_m": rows, "tile_size": tile, "num_warps": warps, "num_stages": stages}
-            of_many = legal.fits(batch, columns.configs([("q_block", part)]), "long_")[0]
+            of_many = legal.fits(batch, columns.configs([("q_block", part)], "triton"), "long_")[0]
             assert of_many == legal.fits_one(rows, tile, warps, stages, shape, gpu), (shape, part)
             found.add(bool(of_many))
     assert found == {True, False}

@@ -20,7 +20,7 @@ CANDIDATES = [
 
 def parts(stats, candidates=CANDIDATES):
     batch = columns.batches([(AttentionShape(), stats, H200)])
-    return cost.parted(CONSTANTS, cost.terms(batch, columns.configs(candidates)))
+    return cost.parted(CONSTANTS, cost.terms(batch, columns.configs(candidates, "triton")))
 
 
 @pytest.mark.parametrize("query", [1, 5, 512])

@@ -44,7 +44,7 @@ def test_candidates_are_whole_configs_that_fit_the_best_first(known, shape, batc
     sizes = columns.batches([(shape, BATCHES[batch], gpu)])
     for one in found:
         built(registry.load(f"{dsl}/{one.kernel}").DEFAULT, one.config, older=True)
-        made = columns.configs([(one.kernel, one.config)])
+        made = columns.configs([(one.kernel, one.config)], "triton")
         used = "long_" if "prefill" in one.config or "decode" not in one.config else "short_"
         assert legal.fits(sizes, made, used)[0], one
     assert choice.first(shape, BATCHES[batch], gpu) == found
