@@ -106,7 +106,7 @@ def places(floor: dict[str, int], arrows: dict[str, set[str]]) -> dict[str, tupl
         return sum(xs) / len(xs) if xs else 0.0
 
     for level in sorted(set(floor.values()), reverse=True):
-        for package, middle in (("compare", 0.0), ("dsl", 4.6), ("common", 9.6)):
+        for package, middle in (("compare", 0.0), ("dsl", 4.6), ("common", 11.2)):
             row = [room for room in ROOMS if room.startswith(package) and floor.get(room) == level]
             for number, room in enumerate(sorted(row, key=above)):
                 found[room] = middle + (number - (len(row) - 1) / 2) * (WIDTH + 0.25), level * STEP
