@@ -29,7 +29,7 @@ MEMBERS += ("winners", "constants", "portfolio", "net", "held_out")
 WIDTH = 71  # columns of a table
 COUNT = 5  # candidates of a batch that are measured
 TOGETHER = 128  # batches of one pass
-ALIKE = 2  # candidates of a kernel and its rows that stand before others: near twins lose alike
+TWIN = 0.04  # log of time: near twins lose alike, so another of a kernel and its rows has to promise more
 
 
 class NotLearned(ValueError):
@@ -176,14 +176,13 @@ def _decodes(stats: BatchStats) -> BatchStats:
     return BatchStats(seqs, seqs, seqs, 1, stats.max_seq_len, keys)
 
 
-def apart(kinds: Sequence[Any], lost: np.ndarray) -> list[int]:
-    """The order of candidates by what they lose, where of a kind at most ALIKE stand before the others."""
-    met: Counter[Any] = Counter()
-    first, others = [], []
+def apart(kinds: Sequence[Any], lost: np.ndarray) -> np.ndarray:
+    """The order of candidates by what they lose, where each earlier one of its kind counts as TWIN more."""
+    counted, met = np.array(lost, dtype=float), Counter[Any]()
     for i in np.argsort(lost, kind="stable"):
+        counted[i] += TWIN * met[kinds[i]]
         met[kinds[i]] += 1
-        (first if met[kinds[i]] <= ALIKE else others).append(int(i))
-    return first + others
+    return np.argsort(counted, kind="stable")
 
 
 def read(path: Path, dsl: str, gpu: Gpu) -> Learned | None:
