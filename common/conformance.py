@@ -35,12 +35,12 @@ from common.kit.seal import seal
 from common.process import cores
 from common.spec import SpecError
 
-TELL_S = 20.0  # between two words on how far a run is
+TELL_S = 20.0  # seconds between two messages on progress
 LINE = 200
 NOTHING = "nothing was asked: all cases are declared unsupported, or too large for a CPU"
 NO_ANSWER = "nothing was judged: no answer came in time"
-MOST_LATE = 5  # cases in a row without an answer, before any was judged: the others are not asked
-MOST_PROCESSES, SHARE = 4, 8  # where none are asked for: processes, and the least cases of each
+MOST_LATE = 5  # unanswered cases in a row, before any verdict, after which the rest is skipped
+MOST_PROCESSES, SHARE = 4, 8  # by default: the most processes, and the least cases of each
 NO_REPORT = "report: not written"
 TAKES = {"first": ": few that find most", "full": ": a plain-torch kernel takes about ten minutes"}
 SHOWN = {"adapter": "auto", "device": "auto", "interpret": "auto", "time-limit": None, "supports": None, "limits": None}
@@ -49,7 +49,7 @@ CHOICES |= {"adapter": ("auto", "paged", "flash_attn_varlen", "flash_attn_kvcach
 
 
 def _misused(config: pytest.Config) -> str:
-    """Why options cannot be meant; empty where they can."""
+    """Why the options contradict each other; empty where they do not."""
     if getattr(common, "__project__", None) != "diptych":
         return f"common: found {common.__file__}, allowed Diptych's; run diptych-check instead"
     if not config.getoption("--kernel"):
@@ -71,7 +71,7 @@ def _misused(config: pytest.Config) -> str:
 
 
 def _limits(config: pytest.Config) -> dict[str, Any] | None:
-    """The object in the file of --limits. Raises SpecError."""
+    """The JSON object in the file of --limits. Raises SpecError."""
     if (path := config.getoption("kit_limits")) is None:
         return None
     try:
@@ -82,7 +82,7 @@ def _limits(config: pytest.Config) -> dict[str, Any] | None:
 
 
 def _outside(config: pytest.Config) -> dict[str, Any]:
-    """What the command declares in the kernel's place. Raises SpecError."""
+    """What the command line declares in the kernel's place. Raises SpecError."""
     said = {"limits": _limits(config)}
     if (names := config.getoption("kit_supports")) is not None:
         said["supports"] = sorted(supports_of(name.strip() for name in names.split(",") if name.strip()))
@@ -91,7 +91,7 @@ def _outside(config: pytest.Config) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run asks: cases, in the words of its first line, and a kit for each process."""
+    """What a run asks: its cases, in the words of its first line, and a kit for each process."""
 
     cases: list[str]
     words: str
@@ -99,7 +99,7 @@ class Plan:
 
     @classmethod
     def of(cls, config: pytest.Config) -> Plan:
-        """Seals the judge before there is a child. Raises Unavailable."""
+        """Make the plan, and seal the judge before a child starts. Raises Unavailable."""
         given, level, why, kits = config.getoption("--case"), config.getoption("kit_level"), "", []
         if not (config.getoption("kit_list") and (given or level)):
             seal()
@@ -118,8 +118,8 @@ PLAN = pytest.StashKey[Plan | str]()
 
 
 def _plan(config: pytest.Config) -> Plan | str:
-    """The plan of a run, made once; or why there is none, said by the fixture: an exit while tests are collected loses
-    its exit code."""
+    """The plan of a run, made once, or the reason why there is none. The fixture reports the reason: an exit during
+    collection would lose its exit code."""
     if PLAN not in config.stash:
         try:
             config.stash[PLAN] = _misused(config) or Plan.of(config)
@@ -129,7 +129,7 @@ def _plan(config: pytest.Config) -> Plan | str:
 
 
 def seed_of(config: pytest.Config) -> int:
-    """Of the values, and of the values of axes that a level draws; where it is to be random, drawn once."""
+    """The seed of values and of drawn axes; where it is to be random, drawn once."""
     if config.getoption("kit_seed") == "random":
         config.option.kit_seed = secrets.randbits(31)
     return config.getoption("kit_seed")
@@ -142,7 +142,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def make(config: pytest.Config) -> list[Kit]:
-    """A kit a process, of one seed and one pace; the first knows what the kernel declares. Raises Unavailable."""
+    """A kit for each process, with one seed and one pace; the first knows what the kernel declares. Raises
+    Unavailable."""
 
     def option(name: str) -> Any:
         return config.getoption(f"kit_{name}")
@@ -174,7 +175,7 @@ def make(config: pytest.Config) -> list[Kit]:
 
 
 def _processes(config: pytest.Config, device: str) -> int:
-    """How many run cases at once. Cases that were given stay in one: one may fail behind another alone."""
+    """How many processes run cases. Cases named by the user stay in one process: one may fail only behind another."""
     if (asked := config.getoption("kit_processes")) is not None:
         return asked
     return 1 if config.getoption("--case") or device != "cpu" else min(cores(), MOST_PROCESSES)
@@ -189,7 +190,7 @@ def _has_triton() -> bool:
 class Summary:
     """Gathers the results of a run and closes it: the smallest failing case, what was asked, the report.
 
-    strict: a case that was not judged, for no answer came in time, fails the run. minimise: look for a smaller case.
+    strict: a case without an answer in time fails the run. minimise: look for a smaller failing case.
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class Summary:
         self._begun = self._told = time.monotonic()
 
     def add(self, result: Result) -> None:
-        """One more; says at once what is wrong, or was not judged, and at times how far the run is."""
+        """Add a result. Prints failures and unjudged cases at once, and progress from time to time."""
         self.results.append(result)
         for line in _told(result):
             self._say(line)
@@ -220,22 +221,22 @@ class Summary:
 
     @property
     def asked(self) -> Asked:
-        """Of the cases that there is a verdict on."""
+        """The number of cases with a verdict."""
         lse = "lse" in self.kit.declared.supports
         return Asked.of([levels.read(result.case) for result in self.results if result.judged], lse=lse)
 
     @property
     def late(self) -> list[Result]:
-        """Not judged, for no answer came in time."""
+        """The number of cases without an answer in time."""
         return [result for result in self.results if result.status == LATE]
 
     @property
     def hopeless(self) -> bool:
-        """Whether a kernel never answers: the first cases that it was called on had no answer."""
+        """Whether the kernel never answers: its first cases had no answer."""
         return len(self.late) >= MOST_LATE and not any(result.judged for result in self.results)
 
     def close(self) -> None:
-        """Shrink the smallest failure, end the child and all that came of it; then look at the files and write the
+        """Shrink the smallest failure, end the child and its descendants, then check the judge's files and write the
         report."""
         failed = [result for result in self.results if result.failed and result.repro]
         alone = [result for result in failed if result.repro.count("--case") == 1]
@@ -285,7 +286,7 @@ class Summary:
             write(line)
 
     def lines(self) -> list[str]:
-        """The verdict first, then what it stands on, then each failure with the line that repeats it."""
+        """The verdict first, then what it stands on, then each failure with the command that repeats it."""
         counts = Counter("declared unsupported" if one.declared else one.status for one in self.results)
         told = [self._verdict(), *_heading(self.kit), *self._warnings()]
         told += ["cases: " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))]
@@ -309,7 +310,7 @@ class Summary:
         return found[0] if found else ""
 
     def _verdict(self) -> str:
-        """In less than 200 characters."""
+        """The verdict in less than 200 characters."""
         failed = [result for result in self.results if result.failed]
         if self.spoiled:
             return _short(self.spoiled)
@@ -350,7 +351,7 @@ class Summary:
 
 
 def _told(result: Result) -> list[str]:
-    """What a terminal says of a result that is no `ok`, and the line that repeats it."""
+    """What the terminal shows of a result that is not `ok`, and the command that repeats it."""
     if not result.failed and result.status != LATE:
         return []
     status = "not judged" if result.status == LATE else result.status
@@ -375,7 +376,7 @@ def _heading(kit: Kit) -> list[str]:
 
 
 def _ends(value: Any) -> str:
-    """What a limit allows; of a long list its ends."""
+    """The values that a limit allows; of a long list, its ends."""
     if isinstance(value, list):
         words = [str(one) for one in value]
         return ", ".join(words if len(words) <= 6 else [*words[:2], "...", words[-1]])
@@ -383,7 +384,7 @@ def _ends(value: Any) -> str:
 
 
 class Refused(pytest.exit.Exception):
-    """Nothing can be asked: the run ends with exit code 2. pytest prints the class's name before the words."""
+    """Nothing can be asked: the run ends with exit code 2. pytest prints the class's name before the message."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why, pytest.ExitCode.USAGE_ERROR)
@@ -409,7 +410,7 @@ def run(request: pytest.FixtureRequest):
 
 
 def _say(config: pytest.Config, line: str) -> None:
-    """A line of its own on the terminal, between the dots."""
+    """Print a line of its own between pytest's dots."""
     reporter, capture = (config.pluginmanager.getplugin(name) for name in ("terminalreporter", "capturemanager"))
     if reporter is not None:
         with capture.global_and_fixture_disabled() if capture else nullcontext():

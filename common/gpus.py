@@ -32,13 +32,13 @@ class UnknownGpu(ValueError):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as a program sees it (of a two-die MI250 that is one die). A peak that nobody states is None.
+    """A GPU as a program sees it: of a two-die MI250, one die. A peak that no vendor states is None.
 
-    units: streaming multiprocessors (NVIDIA), compute units (AMD), work-group processors of two (AMD Radeon).
-    hbm_gbps: 10^9 bytes/s. bf16_tflops: dense matrix peak, 10^12/s. fp32_tflops: vector peak. shared_bytes: the most
-    shared memory (LDS) one program may hold. llc_bytes: the last cache before the memory. memory_bytes: drivers report
-    up to 3% less. source: where the figures are from. xcds: dies of compute units, each with an L2 of its own; programs
-    are dealt to them in turn (AMD CDNA 3 and CDNA 4 white papers).
+    units: streaming multiprocessors (NVIDIA), compute units (AMD), work-group processors of two (AMD Radeon). hbm_gbps:
+    10^9 bytes/s. bf16_tflops: dense matrix peak, 10^12/s. fp32_tflops: vector peak. shared_bytes: the most shared
+    memory (LDS) that a program may use. llc_bytes: the last-level cache. memory_bytes: drivers report up to 3% less.
+    source: where the figures come from. xcds: dies of compute units, each with its own L2; programs are dealt to them
+    round robin (AMD CDNA 3 and CDNA 4 white papers).
     """
 
     name: str
@@ -58,41 +58,40 @@ class Gpu:
 
     @property
     def tma(self) -> bool:
-        """Tensor descriptors are a unit of the GPU, and a launch may begin before the one it depends on has ended:
-        NVIDIA's from sm_90 on."""
+        """Whether the GPU has tensor descriptors (TMA) and dependent launches: NVIDIA from sm_90 on."""
         return self.vendor == "nvidia" and int(self.arch.removeprefix("sm_")) >= 90
 
     @property
     def wgmma(self) -> bool:
-        """Products of four warps that read their operands from shared memory: sm_90 alone."""
+        """Whether four warps can multiply from shared memory (WGMMA): sm_90 only."""
         return self.arch == "sm_90"
 
     @property
     def mfma(self) -> bool:
-        """AMD's data-centre GPUs: waves of 64 lanes, 512 registers a lane, MFMA of 32 or 16 rows."""
+        """Whether this is an AMD data-centre GPU: waves of 64 lanes, 512 registers a lane, MFMA of 32 or 16 rows."""
         return self.vendor == "amd" and self.warp_size == 64
 
     @property
     def fp8_products(self) -> bool:
-        """Matrix products of 8-bit floats: sm_89 and gfx942 on."""
+        """Whether the GPU multiplies matrices of 8-bit floats: from sm_89 and gfx942 on."""
         return int(self.arch.removeprefix("sm_")) >= 89 if self.vendor == "nvidia" else self.arch not in _NO_FP8
 
     @property
     def flops_per_byte(self) -> float | None:
-        """Dense bf16 operations in the time that a byte takes to come: its roofline's corner. None where one of both
-        peaks is unknown."""
+        """The roofline's corner: dense bf16 operations in the time that a byte takes to arrive. None where a peak is
+        unknown."""
         known = self.bf16_tflops and self.hbm_gbps
         return 1e3 * self.bf16_tflops / self.hbm_gbps if known else None
 
     @property
     def turns_on_read(self) -> bool:
-        """Shared memory gives a transposed tile in wide reads: NVIDIA's ldmatrix, and gfx950's."""
+        """Whether wide reads of shared memory can transpose a tile: NVIDIA's ldmatrix, and gfx950's."""
         return self.vendor == "nvidia" or not self.mfma or self.arch == "gfx950"
 
 
 def unlike(one: Gpu, other: Gpu) -> float:
-    """How far two GPUs are apart for a program: another vendor, another instruction set, then doublings of units, of
-    shared memory, of the bandwidth and of the peak."""
+    """How different two GPUs are for a program: another vendor, another instruction set, then doublings of units,
+    shared memory, bandwidth and peak."""
     pairs = [(one.units, other.units), (one.shared_bytes, other.shared_bytes)]
     pairs += [(one.hbm_gbps, other.hbm_gbps), (one.bf16_tflops, other.bf16_tflops)]
     doublings = sum(abs(math.log2(a / b)) for a, b in pairs if a and b)
@@ -190,14 +189,14 @@ def arch_of(properties: object) -> str:
 
 
 def _named(properties: object) -> Gpu | None:
-    """The row whose name, the longest one, is in that of the device; that is no device of another row."""
+    """The row with the longest name that the device's name contains, unless the row is another device's."""
     said = _normal(properties.name)
     return TABLE[_NAMES[max(found, key=len)]] if (found := [name for name in _NAMES if name in said]) else None
 
 
 def _match(properties: object) -> Gpu | None:
-    """The one row of this arch, unit count and memory (within 5%), which is no other than the name's; twins, which
-    differ in clock or link alone, need the name."""
+    """The one row of this arch, unit count and memory (within 5%). Twins that differ only in clock or link need the
+    name."""
     arch, named = arch_of(properties), _named(properties)
     rows = [
         gpu
@@ -234,7 +233,8 @@ def _from_properties(properties: object) -> Gpu:
 
 
 def detect(index: int = 0) -> Gpu | None:
-    """What torch sees, or None. One outside the table comes back as `other`, built from its device properties."""
+    """The GPU that torch sees, or None. A GPU outside the table comes back as `other`, built from its device
+    properties."""
     if not torch.cuda.is_available() or index >= torch.cuda.device_count():
         return None
     properties = torch.cuda.get_device_properties(index)

@@ -1,4 +1,5 @@
-"""A child process started, heard and ended, by the standard library alone: whatever it does, it costs itself.
+"""Start a child process, read its lines, end it; whatever the child does, only the child suffers. Standard library
+only.
 
 In: a command. Out: its lines, one at a time, or `Lost` with what became of it.
 """
@@ -21,24 +22,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 FLOOD_BYTES = 64 << 20
-LOG_TAIL = 2000  # bytes of its log that are told of a child that was lost
+LOG_TAIL = 2000  # bytes of a lost child's log that the message holds
 POLL_S = 0.1
-SEND_S = 60.0  # in which a child must take a line
-REAP_S = 30.0  # in which one that was killed ends; the driver of a device, or who traces it, may hold it longer
-DESCRIPTOR = "{descriptor}"  # the word of a command for which the number of the child's end of the socket stands
+SEND_S = 60.0  # seconds within which a child must take a line
+REAP_S = 30.0  # seconds within which a killed child ends; a driver or a tracer may delay it
+DESCRIPTOR = "{descriptor}"  # the word of a command that is replaced by the number of the child's socket
 _living: set[subprocess.Popen[bytes]] = set()
 _starting = threading.RLock()
 
 
 def cores() -> int:
-    """How many cores this process may use: those of its affinity where the system has one."""
+    """How many cores this process may use: its affinity, where the system has one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_to(part: int, of: int) -> bool:
-    """Take the part-th of `of` equal parts of this process's cores, for all its threads and all children to come.
+    """Pin this process, its threads and later children to the part-th of `of` equal parts of its cores.
 
-    False, and nothing was done, where the system has no affinity, or fewer cores than parts.
+    Returns False, and does nothing, where the system has no affinity or fewer cores than parts.
     """
     if not hasattr(os, "sched_setaffinity"):
         return False
@@ -54,7 +55,7 @@ def keep_to(part: int, of: int) -> bool:
 
 @atexit.register
 def end_all() -> None:
-    """Kill every process that was started here and has not been ended: those of other threads too."""
+    """Kill every process that was started here and still runs, those of other threads too."""
     for process in list(_living):
         _kill(process)
 
@@ -68,13 +69,13 @@ def _start(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def started() -> Iterator[set[int]]:
-    """The processes that were started here and not ended; none is started meanwhile."""
+    """The running processes that were started here. While the context is open, none is started."""
     with _starting:
         yield {process.pid for process in _living}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and everything that it started in its session; one that was ended is left alone."""
+    """Kill the process and its session, unless it has ended."""
     if process not in _living:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -85,10 +86,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 class Lost(Exception):
-    """The child is of no more use.
+    """A child is lost.
 
-    status: timeout, flood, oom (SIGKILL, as the system does when memory is short) or crash. code: its exit code, None
-    where it still lives. log_tail: the end of what it wrote, of `once` all of it.
+    status: timeout, flood, oom (SIGKILL, as the system sends when memory is short) or crash. code: its exit code, None
+    while it lives. log_tail: the end of its log; from `once`, all of it.
     """
 
     def __init__(self, status: str, reason: str, log_tail: str = "", code: int | None = None) -> None:
@@ -97,16 +98,16 @@ class Lost(Exception):
 
 
 class Over(enum.Enum):
-    """Where lines go: the child's stdin and stdout, or a socket whose descriptor its command names."""
+    """How lines travel: over the child's stdin and stdout, or over a socket whose descriptor its command names."""
 
     STDIO, SOCKET = range(2)
 
 
 class Child:
-    """One process in a session of its own: Ctrl-C reaches the parent alone, which decides. It ends with the parent.
+    """One process in its own session: only the parent gets Ctrl-C, and decides. The child ends with the parent.
 
-    What it writes besides its lines goes to a file, never to a pipe: one that nobody reads meanwhile would block it.
-    flood: bytes that may be in there since `mark`. longest: bytes of a line. name: what `Lost.reason` calls it.
+    Other output goes to a file, never to a pipe, which would block the child when nobody reads it. flood: bytes that
+    the log may grow by since `mark`. longest: bytes of a line. name: what `Lost.reason` calls the child.
     """
 
     def __init__(
@@ -143,11 +144,11 @@ class Child:
 
     @property
     def unread(self) -> bytes:
-        """What came behind the last line."""
+        """The bytes behind the last line."""
         return self._buffer
 
     def send(self, line: bytes, files: Sequence[int] = ()) -> None:
-        """Write a line, and over a socket hand these descriptors with it. Raises Lost."""
+        """Write a line, and over a socket pass these descriptors with it. Raises Lost."""
         try:
             if isinstance(self._to, socket.socket):
                 self._send(line + b"\n", files)
@@ -168,7 +169,7 @@ class Child:
             self._to.settimeout(None)
 
     def line(self, silence_s: float) -> bytes:
-        """The next line, without its end. Raises Lost: after `silence_s`, at the child's end, or when it floods."""
+        """The next line, without its end. Raises Lost after `silence_s`, when the child ends, or when it floods."""
         deadline = time.monotonic() + silence_s
         while b"\n" not in self._buffer:
             if self._logged() - self._marked > self._flood:
@@ -184,7 +185,7 @@ class Child:
         return line
 
     def mark(self, at: int | None = None) -> None:
-        """The log from here on, or from byte `at`, is what a flood and a tail are taken of."""
+        """Count floods and log tails from here on, or from byte `at`."""
         self._marked = self._logged() if at is None else at
 
     def lost(self, status: str, reason: str, code: int | None = None) -> Lost:
@@ -193,12 +194,11 @@ class Child:
         return Lost(status, reason, os.pread(self._log.fileno(), LOG_TAIL, begin).decode(errors="replace"), code)
 
     def kill(self) -> None:
-        """Kill the process and everything it started in its session; who waits for its line, in whatever thread, loses
-        it."""
+        """Kill the process and its session. A thread that waits for its line gets Lost."""
         _kill(self._process)
 
     def end(self) -> None:
-        """`kill`, and close what leads there: for the thread that sends and listens."""
+        """Kill the process and close its channels; called by the thread that sends and listens."""
         self.kill()
         for stream in (self._to, self._from, self._log):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -217,7 +217,7 @@ class Child:
         return os.fstat(self._log.fileno()).st_size
 
     def _gone(self) -> Lost:
-        """What the exit code of a child that should have gone on means."""
+        """The status for the exit code of a child that should not have ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         code = self._process.poll()
@@ -231,11 +231,11 @@ def once(
     command: Sequence[str], environment: Mapping[str, str], given: bytes, limit_s: float, *, merged: bool = False,
     folder: str | os.PathLike[str] | None = None,
 ) -> tuple[int, bytes, bytes]:  # fmt: skip
-    """Exit code, stdout and stderr of a process that is given this on stdin. merged: stderr is in stdout. folder: where
-    it runs, else here.
+    """Run a process on this stdin; returns its exit code, stdout and stderr. merged: stderr goes to stdout. folder: the
+    working directory, default the current one.
 
-    Raises Lost when `limit_s` are over and all that it started in its session has been ended, with all that it wrote to
-    stdout; OSError where it cannot be started.
+    Raises Lost after `limit_s`, when its session has been killed, with all that it wrote to stdout; OSError where it
+    cannot be started.
     """
     errors = subprocess.STDOUT if merged else subprocess.PIPE
     how: dict[str, Any] = {"env": environment, "cwd": folder, "stderr": errors}

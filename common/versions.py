@@ -22,9 +22,9 @@ PACKAGES = tuple(DISTRIBUTIONS)
 NEEDS: dict[str, tuple[str, ...]] = {who: tuple(packages) for who, packages in _TABLE["needs"].items()}
 LIBRARIES: dict[str, dict[str, str]] = _TABLE["libraries"]  # distribution -> its module
 SETS: tuple[dict[str, str], ...] = tuple(_TABLE["set"])
-UNKNOWN = "of unknown version"  # a module without metadata, as a checkout on PYTHONPATH
+UNKNOWN = "of unknown version"  # of a module without metadata, such as a checkout on PYTHONPATH
 TEST = "python -m compare doctor --versions"
-SAID = "DIPTYCH_SAID_UNTESTED"  # in the environment of what is started by a process that said it
+SAID = "DIPTYCH_SAID_UNTESTED"  # environment variable by which a parent tells its children that it has warned
 
 
 class Unsuitable(ImportError):
@@ -33,7 +33,7 @@ class Unsuitable(ImportError):
 
 @functools.cache
 def here(package: str) -> str:
-    """The version that is installed; UNKNOWN where a module has none, and nothing where there is no such module."""
+    """The installed version; UNKNOWN for a module without metadata, empty where there is no such module."""
     for name in DISTRIBUTIONS[package]:
         try:
             return metadata.version(name)
@@ -46,12 +46,13 @@ def here(package: str) -> str:
 
 
 def series(version: str) -> tuple[int, ...]:
-    """`3.7.1+cpu` -> (3, 7): a set stands for the patches of its minor versions too."""
+    """`3.7.1+cpu` -> (3, 7): a tested set also stands for other patches of its minor versions."""
     return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])[:2]))
 
 
 def requirement(package: str, on: str = "") -> str:
-    """From the oldest to the newest that passed, as pip reads it: `triton>=3.6,<3.10`. on: by the sets of a cpu."""
+    """The versions that passed, oldest to newest, as pip reads them: `triton>=3.6,<3.10`. on: of CPU sets or GPU
+    sets."""
     passed = [series(one[package]) for one in SETS if on in ("", one["on"])]
     (low, at), (high, last) = min(passed), max(passed)
     return f"{package}>={low}.{at},<{high}.{last + 1}"
@@ -83,15 +84,15 @@ def _is_older(found: str, allowed: str) -> bool:
 
 
 def tested(packages: tuple[str, ...] = PACKAGES) -> str:
-    """The name of the newest set in whose minor versions these packages are here, empty where there is none. Absent
-    ones do not count."""
+    """The newest tested set whose minor versions are installed; empty where there is none. Absent packages do not
+    count."""
     known = {package: series(version) for package in packages if (version := here(package))}
     fits = [one for one in SETS if all(series(one[package]) == version for package, version in known.items())]
     return fits[-1]["name"] if fits else ""
 
 
 def untested(packages: tuple[str, ...] = PACKAGES) -> str:
-    """One line about a set that nobody tested, with the command that tests it; empty where one did."""
+    """A line that warns of an untested set and names the command that tests it; empty where the set was tested."""
     if tested(packages):
         return ""
     found = ", ".join(f"{package} {version}" for package in packages if (version := here(package)))
@@ -108,8 +109,8 @@ def admit(who: str) -> None:
 
 @functools.cache
 def remark(who: str) -> None:
-    """For a call of a family of kernels, as `triton` or `triton_native`: a warning, at most once, where the set is
-    untested and no entry point said so. Of somebody else's family nothing is known."""
+    """Warn once, at a call of a kernel family (`triton`, `triton_native`), that the set is untested, unless an entry
+    point has. Nothing is known of other people's families."""
     needs = NEEDS.get(who.partition("_")[0])
     if SAID not in os.environ and needs and (line := untested(needs)):
         warnings.warn(line, stacklevel=3)

@@ -102,8 +102,6 @@ GRAPHS = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 PAGES = (16, 32, 64, 128, 256, 400, 528, 544, 560, 672, 784, 800, 1056, 1072, 1152, 1600, 2096)
 # Keys of a tile or of a segment of kernels that are served.
 TILES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 192, 256, 512)
-# Tokens that a prompt is cut into.
-PROMPT_CHUNKS = (512, 1024, 2048, 4096, 8192)
 
 
 def ratios() -> tuple[int, ...]:

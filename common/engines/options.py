@@ -1,4 +1,4 @@
-"""What a person sets for an adapter: environment variables, read once when an engine starts."""
+"""The settings of an adapter: environment variables, read once when an engine starts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from common import interpreter
 from common.spec import SpecError
 from common.versions import ensure
 
-DEFAULT, PORTABLE = "triton/native.auto", "triton/auto"  # the kernel where none is named, and of a portable engine
+DEFAULT, PORTABLE = "triton/native.auto", "triton/auto"  # the default kernel, and that of a portable engine
 WARM = ("served", "all", "none")
 WRITERS = ("diptych", "engine")
-_ROOT = __name__.removesuffix("common.engines.options")  # of the namespace that the project is installed under
+_ROOT = __name__.removesuffix("common.engines.options")  # the namespace that the project is installed under
 _FAMILIES = {"triton": "dsl_triton", "helion": "dsl_helion"}
 _PLANNERS = ("auto", "native.auto")  # modules that choose by themselves
 
@@ -27,8 +27,8 @@ _PLANNERS = ("auto", "native.auto")  # modules that choose by themselves
 class Kernel:
     """A kernel id as adapters use it: `triton/auto`, `triton/native.auto`, `helion/static_grid`, ...
 
-    module: the one with `plan_paged_attention` and `paged_attention`. name: of the kernel that serves all batches; None
-    where the module chooses.
+    module: has `plan_paged_attention` and `paged_attention`. name: the kernel for all batches; None where the module
+    chooses.
     """
 
     id: str
@@ -45,8 +45,8 @@ class Kernel:
 
 
 def kernel_of(kernel_id: str) -> Kernel:
-    """The kernel of an id, its DSL imported. Raises SpecError where there is none, or where no GPU is here and it is
-    too late to interpret; Unsuitable where its DSL is not here."""
+    """The kernel of an id, with its DSL imported. Raises SpecError for an unknown id, or where no GPU is here and
+    triton was imported too early to interpret; Unsuitable where its DSL is missing."""
     dsl, _, name = kernel_id.partition("/")
     if dsl not in _FAMILIES or not all(map(str.isidentifier, name.split("."))):
         raise SpecError("DIPTYCH_KERNEL", repr(kernel_id), "triton/KERNEL or helion/KERNEL, as triton/auto")
@@ -57,7 +57,7 @@ def kernel_of(kernel_id: str) -> Kernel:
         module = import_module(f"{_ROOT}{_FAMILIES[dsl]}.{planner}")
         kernel = Kernel(kernel_id, module, None if name in _PLANNERS else name)
         named = kernel.name and module.FAMILY.kernel(kernel.name)
-        known = not named or (hasattr(named, "launch") and hasattr(named, "SUPPORTS"))  # cache.py launches a write
+        known = not named or (hasattr(named, "launch") and hasattr(named, "SUPPORTS"))  # cache.py has a launch too
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith((_ROOT + _FAMILIES[dsl], _FAMILIES[dsl])):
             raise
@@ -70,8 +70,8 @@ def kernel_of(kernel_id: str) -> Kernel:
 
 
 def _ensure_runs() -> None:
-    """Interpret where no GPU is here, with the interpreter's repairs: without them bf16 is multiplied as bit patterns,
-    and nothing says so. Raises SpecError where kernels could neither be compiled nor interpreted."""
+    """Interpret where there is no GPU, with the interpreter's repairs: without them bf16 results are silently wrong.
+    Raises SpecError where kernels can neither be compiled nor interpreted."""
     if "TRITON_INTERPRET" not in os.environ and "triton" in sys.modules and not torch.cuda.device_count():
         found = "unset where no GPU is here and triton is imported already"
     elif not interpreter.begin() and not torch.cuda.device_count():
@@ -83,13 +83,15 @@ def _ensure_runs() -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """kernel: DIPTYCH_KERNEL. typical_seq_len: DIPTYCH_TYPICAL_SEQ_LEN, the length that captured graphs are chosen
-    for; None: an adapter's. warm: DIPTYCH_WARM, what is compiled before the first request: `served` (every step that
-    the engine's limits allow), `all` (as well prompts that do not bring their K and V), `none`, or a number: decodes of
-    up to so many sequences. writer: DIPTYCH_WRITER, who writes K and V into pages, `diptych` or `engine`. portable:
-    DIPTYCH_PORTABLE=1 refuses native kernels, and PORTABLE is the kernel where none is named. measure: DIPTYCH_MEASURE,
-    of how many candidates the fastest is taken for typical batches, before the first request (Plan.measure); 0: of
-    none. Raises SpecError."""
+    """The settings. Raises SpecError.
+
+    kernel: DIPTYCH_KERNEL. typical_seq_len: DIPTYCH_TYPICAL_SEQ_LEN, the length that captured graphs are chosen for;
+    None: the adapter's default. warm: DIPTYCH_WARM, what to compile before the first request: `served` (every step
+    within the engine's limits), `all` (also prompts that bring no K and V), `none`, or a number: decodes of up to so
+    many sequences. writer: DIPTYCH_WRITER, who writes K and V into pages, `diptych` or `engine`. portable:
+    DIPTYCH_PORTABLE=1 refuses native kernels and makes PORTABLE the default. measure: DIPTYCH_MEASURE, how many
+    candidates to time for typical batches before the first request (Plan.measure); 0: none.
+    """
 
     kernel: str = DEFAULT
     typical_seq_len: int | None = None
@@ -108,7 +110,7 @@ class Options:
 
     @classmethod
     def of(cls, environment: Mapping[str, str] | None = None) -> Options:
-        """From the environment. Raises SpecError naming the variable."""
+        """The settings in the environment. Raises SpecError naming the variable."""
         given = os.environ if environment is None else environment
         typical = given.get("DIPTYCH_TYPICAL_SEQ_LEN")
         if typical is not None and (not typical.isdecimal() or int(typical) == 0):

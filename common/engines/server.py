@@ -21,15 +21,15 @@ from common.spec.features import OPERANDS
 from common.spec.kernel import asked_of_shape
 from common.spec.metadata import cdiv
 
-LONGEST_TYPICAL = 8192  # keys that captured graphs are chosen for where nobody says; an engine's limit may be 128 k
-LEAST_TYPICAL = 1024  # an engine that measures its memory has a few blocks for a while
+LONGEST_TYPICAL = 8192  # keys that captured graphs are chosen for by default; an engine's limit may be 128 k
+LEAST_TYPICAL = 1024  # while an engine measures its memory it has only a few blocks
 TABLE_TOKENS = 128  # vLLM's block tables have columns for a multiple of so many tokens
 log = logging.getLogger("diptych.engines")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of an engine's steps: query tokens, sequences, keys of one sequence."""
+    """The largest step of an engine: query tokens, sequences, keys of one sequence."""
 
     max_tokens: int
     max_seqs: int
@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Kind:
-    """What layers have in common that share a plan: sizes, features but for the tensors' values, and strides."""
+    """What layers that share a plan have in common: sizes, features without the tensors' values, and strides."""
 
     shape: AttentionShape
     settings: tuple
@@ -53,12 +53,12 @@ class Kind:
 
 @dataclass
 class Step:
-    """A step of an engine as plans take it.
+    """An engine's step, as plans take it.
 
-    num_actual_tokens: rows of query and slot_mapping, padding among them. The next four are hints
-    (`common.serving.arguments.HINTS`). total_seq_len None: a capture, or a step whose lengths are on the device alone.
+    num_actual_tokens: rows of query and slot_mapping, padding included. The next four are hints
+    (`common.serving.arguments.HINTS`). total_seq_len is None in a capture, or where the lengths are on the device only.
     query_start_loc int32 [sequences + 1]; seq_lens int32 [sequences]; block_table int32 [sequences, columns];
-    slot_mapping int64 [tokens], of a place in the pages, negative where nothing is to be written.
+    slot_mapping int64 [tokens]: the slot in the pages, negative where nothing is to be written.
     """
 
     num_actual_tokens: int
@@ -78,7 +78,7 @@ class Step:
 
 @dataclass
 class Server:
-    """Plans of one engine in one process; engines beside each other have a server each."""
+    """The plans of one engine in one process. Several engines in a process have a server each."""
 
     options: Options
     limits: Limits
@@ -88,10 +88,10 @@ class Server:
     bytes_needed: int = 0
     seconds: float = 0.0  # of all warm-ups
     warmed: int = 0  # launches of all warm-ups
-    table_widths: dict[int, int] = field(default_factory=dict)  # columns of block tables, by page, where an engine says
+    table_widths: dict[int, int] = field(default_factory=dict)  # page size -> columns of block tables
     _workspace: torch.Tensor | None = None
     _plans: dict[Kind, Plan] = field(default_factory=dict)
-    _steps: dict[int, tuple[Any, set[int]]] = field(default_factory=dict)  # by plan: the last step, layers that ran
+    _steps: dict[int, tuple[Any, set[int]]] = field(default_factory=dict)  # by plan: last step, layers that ran
     _measured: list[Plan] = field(default_factory=list)
     _warm: set[tuple[int, int, bool]] = field(default_factory=set)  # by plan: points, and whether with new K and V
     _pid: int = field(default_factory=os.getpid)
@@ -113,24 +113,25 @@ class Server:
         self.bytes_needed = max(self.bytes_needed, size)
 
     def captured_seq_len(self, num_seqs: int, held: int | None) -> int:
-        """Keys that a graph of so many sequences is chosen for: the typical length, or what each has where a cache of
-        `held` tokens is full of them (None: not known yet).
+        """The keys that a graph of so many sequences is chosen for: the typical length, or the mean length when a cache
+        of `held` tokens is full (None: not known yet).
 
-        256 sequences of 8B's shape in 54 GB have 1,600 keys on the mean. Chosen for 8,192, their decodes would be cut
-        into three segments, and a second launch would merge them, which a thousand keys do not pay for.
+        Many sequences in a small cache are short: chosen for the typical length, their decodes would be split into
+        segments whose merge costs more than it saves.
         """
         most = self.typical_seq_len if held is None else max(held // max(num_seqs, 1), LEAST_TYPICAL)
         return min(self.typical_seq_len, most)
 
     @property
     def workspace(self) -> torch.Tensor:
-        """Scratch for every plan: allocated once, when an engine profiles its memory, so that the engine counts it."""
+        """The scratch of all plans, allocated once while an engine profiles its memory, so that the engine counts
+        it."""
         if self._workspace is None:
             self._workspace = torch.empty(self.bytes_needed, dtype=torch.uint8, device=self.device)
         return self._workspace
 
     def plan(self, shape: AttentionShape, features: Features, *caches: torch.Tensor) -> Plan:
-        """The plan of such layers. Raises SpecError in a process that was forked from the one that made the server."""
+        """The plan of such layers. Raises SpecError in a process that was forked from the server's."""
         kind = Kind.of(shape, features, *caches)
         if kind not in self._plans:
             if os.getpid() != self._pid and self.device.type == "cuda":
@@ -148,7 +149,7 @@ class Server:
         )  # fmt: skip
 
     def table_width(self, page: int) -> int:
-        """Columns of an engine's block tables: compilers tell apart whether 16 divides them."""
+        """The number of columns of an engine's block tables: compilers specialise on whether 16 divides it."""
         pages, beside = cdiv(self.limits.max_seq_len, page), max(TABLE_TOKENS // page, 1)
         return self.table_widths.get(page, cdiv(pages, beside) * beside)
 
@@ -161,8 +162,10 @@ class Server:
         *,
         new_kv: bool,
     ) -> Plan:
-        """The plan of such layers, warmed up unless a graph is being captured. caches: K and V as plans take them.
-        table: a step's, where one is here. new_kv: as `warm` has it. Raises SpecError."""
+        """The plan of such layers, warmed up unless a graph is being captured.
+
+        caches: K and V as plans take them. table: a step's, where there is one. new_kv: as in `warm`. Raises SpecError.
+        """
         plan = self.plan(shape, features, *caches)
         if not capturing(caches[0].device):
             width = self.table_width(shape.block_size) if table is None else table.shape[1]
@@ -182,7 +185,7 @@ class Server:
         features: Features,
         scale: float,
     ) -> None:
-        """A layer's call on a step. layer: who calls, by identity. new: the step's K and V, which decodes leave."""
+        """Run a layer's call on a step. layer: the caller, by identity. new: the step's K and V, which decodes omit."""
         key, value = new if step.max_query_len > 1 else (None, None)
         plan(
             query, *caches, step.block_table, step.query_start_loc, step.seq_lens,
@@ -192,10 +195,10 @@ class Server:
         )  # fmt: skip
 
     def warm(self, plan: Plan, new_kv: bool, **tensors: Any) -> None:
-        """Compile what `options.warm` says, once for a plan, by launches over sequences without tokens.
+        """Compile what `options.warm` asks for, once a plan, by launches over sequences without tokens.
 
-        new_kv: whether prompts bring their K and V; layers that share another's cache do not. tensors: as
-        Plan.warmup's.
+        new_kv: whether prompts bring their K and V; layers that share another's cache do not. tensors: those of
+        Plan.warmup.
         """
         began = time.monotonic()
         self._measure(plan, tensors)
@@ -207,7 +210,7 @@ class Server:
         log.info("%s: %d launches warmed up in %.1f s", self.kernel.id, self.warmed, self.seconds)
 
     def _measure(self, plan: Plan, tensors: Mapping[str, Any]) -> None:
-        """Measure typical batches of a plan where options say so, once."""
+        """Time typical batches of a plan once, where options ask for it."""
         if self.options.measure and plan.kernel is None and plan.device.type == "cuda" and plan not in self._measured:
             self._measured.append(plan)
             given = {name: tensors[name] for name in ("key_cache", "value_cache", "out_dtype") if name in tensors}
@@ -216,7 +219,7 @@ class Server:
             log.info("%s: %d batches measured", self.kernel.id, done)
 
     def _stated(self, new_kv: bool) -> Iterator[tuple[list[Point], bool]]:
-        """Batches to warm up, and whether their calls bring the step's K and V: decodes do not."""
+        """The batches to warm up, and whether their calls bring the step's K and V; decodes do not."""
         seqs, keys = upto(self.limits.max_seqs), upto(self.limits.max_seq_len)
         if self.options.warm == "none":
             return
@@ -231,11 +234,11 @@ class Server:
                     yield list(prompts(seqs, keys, longest)), given
 
     def is_same_step(self, plan: Plan, step: Any, layer: Any) -> bool:
-        """Whether `plan` may take what an earlier layer planned for `step`; to be asked once for each call of a layer.
+        """Whether `plan` may reuse what an earlier layer planned for `step`; ask once for each call of a layer.
 
-        Not after another step: two halves of a batch take turns, and drafters have steps of their own. Nor where the
-        layer has run already: then it is the next step, whose lengths an engine wrote into the same tensors, or the
-        capture of a graph, which has to plan what it is replayed for.
+        False after another step (two halves of a batch take turns, and drafters have steps of their own), and where the
+        layer has already run: then the same tensors hold the next step's lengths, or a graph is captured, which must
+        plan what it replays.
         """
         last, layers = self._steps.get(id(plan), (None, None))
         if last is step and id(layer) not in layers:
@@ -246,7 +249,7 @@ class Server:
 
     @property
     def unmet(self) -> int:
-        """Calls since the warm-up that launched what it had not."""
+        """How many calls launched what the warm-up had not compiled."""
         return sum(plan.unmet for plan in self._plans.values())
 
     @property
@@ -255,7 +258,7 @@ class Server:
 
 
 def upto(most: int) -> list[int]:
-    """The points of the grid up to `most`, and `most`."""
+    """The points of the grid up to `most`, and `most` itself."""
     return [n for n in GRID if n < most] + [most]
 
 
@@ -269,5 +272,5 @@ def capturing(device: torch.device) -> bool:
 
 
 def decodes(query_lens: Any) -> int:
-    """Of a host's integers: how many sequences have one token."""
+    """How many sequences have one token, from the host's integers."""
     return int((query_lens == 1).sum())

@@ -1,8 +1,7 @@
-"""The attention backend that SGLang makes for each model runner: what it may be asked for, a step, a layer's call.
+"""SGLang's attention backend for a model runner: what it serves, a step's metadata, a layer's call.
 
-`req_to_token` has a token's slot in each entry. Slots of a page lie one behind the other, so the entry of a page's
-first token, divided by the page's size, is the page's number: of every `page_size`-th entry of a row comes a row of the
-block table.
+An entry of `req_to_token` is a token's slot. Slots of a page are consecutive, so the slot of a page's first token
+divided by the page size is the page's number: every `page_size`-th entry of a row makes a row of the block table.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ from common.serving.plan import Plan
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 from common.spec.metadata import cdiv
 
-PAGES_OF = 16  # tokens: pages have a multiple of so many
+PAGES_OF = 16  # pages must have a multiple of so many tokens
 FP8 = torch.float8_e4m3fn
 NO_SLOT = {"diptych": -1, "engine": 0}  # of padding, by who writes: ours leaves it, SGLang's page 0 is nobody's
 
 
 def limits_of(runner: Any) -> Limits:
-    """Of a runner's steps. Decodes may go beside a chunk of a prompt; a prompt that is not cut has up to a context."""
+    """The limits of a runner's steps. Decodes may run beside a chunk of a prompt; an uncut prompt has up to a whole
+    context."""
     graph, schedule, longest = get_exec().graph, get_schedule(), runner.model_config.context_len
     seqs = max(runner.max_running_requests, graph.cuda_graph_config.decode.max_bs or 0)
     chunked = (schedule.chunked_prefill_size or 0) > 0
@@ -38,7 +38,7 @@ def limits_of(runner: Any) -> Limits:
 
 
 def expect_served(runner: Any) -> None:
-    """Refuse what no step could serve, when the backend is made. Raises SpecError, UnsupportedFeature."""
+    """Refuse at construction what no step could serve. Raises SpecError, UnsupportedFeature."""
     page, parallel, model = runner.page_size, get_parallel(), runner.model_config
     if page % PAGES_OF:
         raise SpecError("page_size", page, f"--page-size 16, or another multiple of {PAGES_OF}; SGLang's default is 1")
@@ -63,7 +63,7 @@ def expect_served(runner: Any) -> None:
 
 
 def features_of(layer: RadixAttention, sinks: torch.Tensor | None = None) -> Features:
-    """What a layer asks. SGLang's window counts the keys before a token, ours the token too. Raises SpecError."""
+    """The features of a layer. SGLang's window excludes the token itself, ours includes it. Raises SpecError."""
     refused = {
         f"attn_type {layer.attn_type.value}": layer.attn_type != AttentionType.DECODER,
         "cross attention": layer.is_cross_attention,
@@ -81,7 +81,7 @@ def features_of(layer: RadixAttention, sinks: torch.Tensor | None = None) -> Fea
 
 @dataclass
 class Steps:
-    """One step in the slots of each pool. window None: all layers share one pool."""
+    """A step in the slots of each pool. window is None where all layers share one pool."""
 
     full: Step
     window: Step | None
@@ -89,7 +89,7 @@ class Steps:
 
 @dataclass
 class Bound:
-    """A layer's views of its cache with their plan; `where`: addresses of what they were made of."""
+    """A layer's views of its cache, with their plan. `where`: the addresses that they were made from."""
 
     where: tuple[int, ...]
     caches: tuple[torch.Tensor, torch.Tensor]
@@ -103,7 +103,7 @@ class DiptychBackend(AttentionBackend):
     Full graphs for decodes; prompts and mixed steps run eagerly, or between the pieces of a prefill graph.
     """
 
-    needs_cpu_seq_lens: bool = True  # the choice of a step follows its lengths, and nothing here waits for the device
+    needs_cpu_seq_lens: bool = True  # kernels are chosen by lengths on the host
 
     def __init__(self, model_runner: Any) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class DiptychBackend(AttentionBackend):
         self.pool, self.req_to_token = model_runner.token_to_kv_pool, model_runner.req_to_token_pool.req_to_token
         self.device = self.req_to_token.device
         self.server = Server(Options.of(), limits_of(model_runner), self.device)
-        self.width = self.server.table_width(self.page)  # columns of every block table: compilers see their number
+        self.width = self.server.table_width(self.page)  # compilers specialise on it
         self.windows = isinstance(self.pool, SWAKVPool) and self.pool.swa_layer_nums > 0
         self.no_slot = NO_SLOT[self.server.options.writer]
         self.starts = torch.arange(self.server.limits.max_seqs + 1, dtype=torch.int32, device=self.device)
@@ -122,7 +122,8 @@ class DiptychBackend(AttentionBackend):
         self._admit()
 
     def _admit(self) -> None:
-        """Each layer of the model, and its scratch; SGLang says in the first call alone which layers have sinks."""
+        """Admit each layer of the model and count its scratch; SGLang says only in the first call which layers have
+        sinks."""
         seen = set()
         for layer in self.runner.model.modules():
             if isinstance(layer, RadixAttention):
@@ -148,7 +149,7 @@ class DiptychBackend(AttentionBackend):
     # A step
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
-        """Of an eager step: tensors of its own. Raises UnsupportedFeature for speculation's and diffusion's modes."""
+        """Metadata of an eager step, in new tensors. Raises UnsupportedFeature for speculative and diffusion modes."""
         mode, count = forward_batch.forward_mode, forward_batch.batch_size
         if mode.is_idle() or count == 0:
             self.forward_metadata = None
@@ -174,15 +175,17 @@ class DiptychBackend(AttentionBackend):
         return torch.empty(count, self.width, dtype=torch.int32, device=self.device)
 
     def _in_windows(self, full: Step, table: torch.Tensor) -> Step | None:
-        """The same step in the slots of the window layers' pool, to be filled; None where it has none."""
+        """The same step in the slots of the window layers' pool, still to be filled; None where there is no such
+        pool."""
         if not self.windows:
             return None
         return replace(full, block_table=table, slot_mapping=torch.empty_like(full.slot_mapping))
 
     def _fill(self, steps: Steps, requests: torch.Tensor, slots: torch.Tensor, longest: int | None) -> None:
-        """Block tables up to the longest sequence, and the window layers' slots.
+        """Fill block tables up to the longest sequence, and the window layers' slots.
 
-        Pages that a window has left are given back, and their mapping is any: page 0, which is nobody's, stands there.
+        Pages that a window has left were given back, and their mapping is arbitrary: page 0, which belongs to nobody,
+        stands there.
         """
         columns = self.width if longest is None else cdiv(longest, self.page)
         held = self.req_to_token[:, : columns * self.page : self.page][requests]
@@ -197,7 +200,7 @@ class DiptychBackend(AttentionBackend):
     # Graphs
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
-        """Tensors of all graphs, which stay where they are. Raises SpecError, UnsupportedFeature."""
+        """Allocate the tensors of all graphs, at fixed addresses. Raises SpecError, UnsupportedFeature."""
         if "full_graph" not in self.server.kernel.supports:
             allowed = "--disable-cuda-graph, or another DIPTYCH_KERNEL"
             raise UnsupportedFeature(self.server.kernel.id, "full_graph", allowed)
@@ -209,10 +212,10 @@ class DiptychBackend(AttentionBackend):
         self._graph = Steps(full, self._in_windows(full, self._table(max_bs).zero_()))
 
     def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
-        """Before a capture or a replay: what the graph reads is filled in place.
+        """Fill in place what the graph reads, before a capture or a replay.
 
         A graph keeps the choice that it was captured with: for a typical length, not for the longest. A capture writes
-        no page, and neither do rows of padding.
+        no page, and neither do padding rows.
         """
         mode, count = forward_batch.forward_mode, forward_batch.batch_size
         if not mode.is_decode_or_idle():
@@ -238,7 +241,7 @@ class DiptychBackend(AttentionBackend):
         self.forward_metadata = steps
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
-        """Keys of a sequence of padding: SGLang divides by it."""
+        """The number of keys of a padding sequence: 1, because SGLang divides by it."""
         return 1
 
     # A layer
@@ -294,8 +297,8 @@ class DiptychBackend(AttentionBackend):
         self.pool.set_kv_buffer(layer, where, k, v, layer.k_scale, layer.v_scale)
 
     def _bind(self, layer: RadixAttention, step: Step, sinks: torch.Tensor | None, *, new_kv: bool) -> Bound:
-        """Views of the layer's cache, and its plan, compiled; once a cache. The pool is asked in each call, for it
-        may have to wait until a layer's pages have been loaded."""
+        """Views of the layer's cache and its compiled plan, made once a cache. The pool is asked in each call, because
+        it may have to wait until a layer's pages are loaded."""
         buffers = self.pool.get_kv_buffer(layer.layer_id)
         where = tuple(one.data_ptr() for one in (*buffers, *(() if sinks is None else (sinks,))))
         known = self._bound.get(layer)
@@ -315,8 +318,8 @@ class DiptychBackend(AttentionBackend):
 
 
 def paged(buffer: torch.Tensor, page: int, heads: int, size: int) -> torch.Tensor:
-    """[pages, page, heads, size] of a pool's buffer, without a copy: [slots, heads, size], or by head [pages, heads,
-    page, size]. Raises SpecError."""
+    """[pages, page, heads, size] view of a pool's buffer: [slots, heads, size], or by head [pages, heads, page, size].
+    Raises SpecError."""
     if buffer.dim() == 4 and buffer.shape[1:] == (heads, page, size):
         return buffer.transpose(1, 2)
     if buffer.dim() == 3 and buffer.shape[1:] == (heads, size) and buffer.shape[0] % page == 0:
@@ -326,7 +329,7 @@ def paged(buffer: torch.Tensor, page: int, heads: int, size: int) -> torch.Tenso
 
 
 def scale_of(layer: RadixAttention, name: str, device: torch.device) -> torch.Tensor:
-    """float32 [1]: what a stored element is multiplied by; 1 where the model brings none. Raises UnsupportedFeature."""
+    """float32 [1]: the factor of a stored element; 1 where the model brings none. Raises UnsupportedFeature."""
     given = getattr(layer, name)
     scale = torch.ones(1, device=device) if given is None else torch.as_tensor(given, device=device).float().reshape(-1)
     if scale.numel() != 1:
@@ -335,7 +338,7 @@ def scale_of(layer: RadixAttention, name: str, device: torch.device) -> torch.Te
 
 
 def _known(lengths: torch.Tensor | None) -> tuple[int | None, int | None]:
-    """The longest and all keys, where the host has the lengths."""
+    """The longest length and the sum of lengths, where the host has them."""
     if lengths is None or lengths.numel() == 0:
         return None, None
     return int(lengths.max()), int(lengths.sum())

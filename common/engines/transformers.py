@@ -33,7 +33,7 @@ _OFF: dict[str, tuple[Any, ...]] = {
     "output_attentions": (None, False),
     **dict.fromkeys(("position_bias", "k_cache", "head_mask", "sinks", "indices", "block_indices"), (None,)),
 }
-_SEEN = "diptych_seen"  # the attribute of a mask that `mask_of` made
+_SEEN = "diptych_seen"  # attribute that marks a mask made by `mask_of`
 
 
 def register(paged: bool = False) -> None:
@@ -53,8 +53,8 @@ def register(paged: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """Which keys a mask shows beside those of padding. window: as Features.sliding_window. padded: whether some of the
-    keys are nobody's."""
+    """Which keys a mask shows beside padding. window: as Features.sliding_window. padded: whether some keys are
+    padding."""
 
     causal: bool
     window: int | None
@@ -72,9 +72,10 @@ def mask_of(
     device: torch.device | str | None = None,
     **others: Any,
 ) -> torch.Tensor:
-    """As transformers asks for masks: bool [batch_size, keys], True where a key counts, with what the function shows.
+    """bool [batch_size, keys] as transformers asks for masks: True where a key counts, with the function's pattern
+    attached.
 
-    Keys are those that were written; a static cache holds more. Raises UnsupportedFeature for another pattern than
+    Keys are those that were written; a static cache holds more. Raises UnsupportedFeature for a pattern other than
     causal, a window, or all keys.
     """
     causal, window = _pattern(mask_function)
@@ -99,8 +100,8 @@ def _pattern(function: Callable | None) -> tuple[bool, int | None]:
 
 
 def _shown(function: Callable) -> Iterator[tuple[str, int]]:
-    """What a mask function is the intersection of, told by its code: ("causal", 0), ("back", keys), ("around", keys),
-    these as Features.sliding_window counts them; nothing where it shows every key."""
+    """The parts that a mask function intersects, recognised by its code: ("causal", 0), ("back", keys), ("around",
+    keys), counted as Features.sliding_window does; empty where it shows every key."""
     from transformers import masking_utils as known
 
     code = getattr(function, "__code__", None)
@@ -160,10 +161,10 @@ def forward(
     if packed and not (isinstance(starts, torch.Tensor) and isinstance(ends, torch.Tensor)):  # dicts in 5.20
         found = f"{type(starts).__name__} and {type(ends).__name__}"
         raise SpecError("cu_seq_lens_q, cu_seq_lens_k", found, "tensors, as transformers 5.24 gives them")
-    # continuous batching says is_causal=False where a mask of its own, which is not looked at, is causal
+    # continuous batching passes is_causal=False, although its unused mask is causal
     causal = getattr(module, "is_causal", True) if packed or is_causal is None else is_causal
     seen = None if packed else getattr(attention_mask, _SEEN, None)
-    if seen is not None:  # as of a model's other implementations, the mask has the last word
+    if seen is not None:  # the mask decides, as in a model's other implementations
         causal, sliding_window = seen.causal, seen.window
         attention_mask = attention_mask if seen.padded else None
     sinks = None if s_aux is None else s_aux.to(query.dtype)
@@ -188,7 +189,7 @@ def forward(
 def _padded(
     rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: Any, features: Features
 ) -> torch.Tensor:
-    """A batch with padding, packed; rows of padding are 0. Raises SpecError for another mask than one of padding."""
+    """Attention of a padded batch, packed; padding rows become 0. Raises SpecError for a mask other than padding."""
     if mask.dim() != 2 or mask.is_floating_point():
         found = f"{mask.dtype} {tuple(mask.shape)}"
         raise SpecError("attention_mask", found, "bool [batch, keys], a mask of padding: no other is served")
@@ -225,7 +226,7 @@ def varlen(
     place = torch.arange(count, device=device)
     owner = (torch.searchsorted(ends.long(), place, right=True) - 1).clamp(0, seqs - 1)
     slots = pages[owner] * PAGE + place - ends[owner]
-    most = cdiv(count, PAGE) + seqs  # pages; behind them one for the padding behind the last sequence
+    most = cdiv(count, PAGE) + seqs  # pages, and one for the padding behind the last sequence
     slots = torch.where(place < ends[-1], slots, most * PAGE)
     caches = [one.new_empty(most + 1, PAGE, *one.shape[1:]) for one in (key, value)]
     for cache, one in zip(caches, (key, value), strict=True):

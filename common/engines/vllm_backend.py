@@ -1,7 +1,7 @@
-"""The attention backend that vLLM loads by its name: what it may be asked for, a step's metadata, a layer's call.
+"""vLLM's attention backend: what it serves, a step's metadata, a layer's call.
 
-KV caches of both generations are read where they lie, as strided views: [blocks, 2, page, KV heads, head size]
-(vLLM 0.25) and [blocks, KV heads, page, K's lanes and V's] (0.33).
+KV caches of both generations are read in place, as strided views: [blocks, 2, page, KV heads, head size] (vLLM 0.25)
+and [blocks, KV heads, page, K's lanes and V's] (0.33).
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ def server_of(config: Any, device: torch.device | None = None) -> Server:
 
 
 def limits_of(config: Any) -> Limits:
-    """Of an engine's steps. Chunked attention makes a sequence of each chunk that a prompt's new tokens lie in."""
+    """The limits of an engine's steps. Chunked attention makes a sequence of each chunk that contains new tokens."""
     tokens, seqs = config.scheduler_config.max_num_batched_tokens, config.scheduler_config.max_num_seqs
     if chunk := getattr(config.model_config, "attention_chunk_size", None):
-        seqs = 2 * seqs + tokens // chunk  # q tokens lie in at most 2 + (q - 2) // chunk
+        seqs = 2 * seqs + tokens // chunk  # q tokens touch at most 2 + (q - 2) // chunk chunks
     return Limits(tokens, seqs, config.model_config.max_model_len)
 
 
 def keys_of(step: CommonAttentionMetadata) -> int | None:
-    """Keys of all sequences of a step, of the lengths that the engine has on the host: newer ones (0.33) a bound that
-    counts drafts as accepted, older ones a copy. None where it has none: `seq_lens_cpu` would wait for the device."""
+    """The keys of all sequences of a step, from lengths on the host: an upper bound that counts drafts as accepted
+    (vLLM 0.33), or a copy (older). None where there is neither: `seq_lens_cpu` would wait for the device."""
     for name in ("seq_lens_cpu_upper_bound", "_seq_lens_cpu"):
         lengths = getattr(step, name, None)
         if lengths is not None and lengths.shape[0] == step.num_reqs:
@@ -64,7 +64,8 @@ def keys_of(step: CommonAttentionMetadata) -> int | None:
 
 
 class MetadataBuilder(AttentionMetadataBuilder[Step]):
-    """Full graphs for decodes and for verifications of one length; batches with prompts run between partial graphs."""
+    """Makes a step's metadata. Full graphs for decodes and for verifications of one length; batches with prompts run
+    between partial graphs."""
 
     supports_update_block_table: bool = True
     requires_block_table_width: ClassVar[bool] = True
@@ -77,7 +78,7 @@ class MetadataBuilder(AttentionMetadataBuilder[Step]):
         device: torch.device,
         block_table_width: int | None = None,
     ) -> None:
-        """block_table_width: columns of the tables to come, which newer engines (0.33) say."""
+        """block_table_width: columns of the block tables, which vLLM 0.33 tells."""
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         if block_table_width is not None:
@@ -85,7 +86,7 @@ class MetadataBuilder(AttentionMetadataBuilder[Step]):
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
-        """Never where a kernel's grid follows the lengths that a step has."""
+        """NEVER where a kernel's grid depends on the lengths of the step."""
         supports = kernel_of(Options.of().kernel).supports
         return AttentionCGSupport.UNIFORM_BATCH if "full_graph" in supports else AttentionCGSupport.NEVER
 
@@ -114,11 +115,11 @@ class MetadataBuilder(AttentionMetadataBuilder[Step]):
 
 
 class DiptychBackend(AttentionBackend):
-    """What vLLM asks before it takes a backend; what is not here is refused at start, by its name."""
+    """What vLLM asks before it takes a backend; what is not supported is refused at start, by name."""
 
     accept_output_buffer: bool = True
     forward_includes_kv_cache_update: bool = (
-        False  # so that partial graphs hold the write, and the host no launch of it
+        False  # so that partial graphs contain the write, which then costs no launch on the host
     )
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
     supported_kv_cache_dtypes: ClassVar[list[str]] = [*PLAIN, *FP8]
@@ -143,12 +144,12 @@ class DiptychBackend(AttentionBackend):
     def get_kv_cache_shape(
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, cache_dtype_str: str = "auto"
     ) -> tuple[int, ...]:
-        """vLLM 0.25's; newer ones lay the cache out by themselves."""
+        """vLLM 0.25's shape; newer versions lay the cache out themselves."""
         return num_blocks, 2, block_size, num_kv_heads, head_size
 
     @staticmethod
     def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> tuple[int, ...]:
-        """Layers behind the blocks, where the engine puts them into one tensor."""
+        """Layers behind the blocks, where the engine puts all layers into one tensor."""
         from vllm.v1.attention.backends.utils import get_kv_cache_layout
 
         orders = {"NHD": ((0, 1, 2, 3, 4), (1, 0, 2, 3, 4, 5)), "HND": ((0, 1, 3, 2, 4), (1, 4, 0, 2, 3, 5))}
@@ -172,7 +173,7 @@ class DiptychBackend(AttentionBackend):
 
     @classmethod
     def supports_combination(cls, *args: Any, **kwargs: Any) -> str | None:
-        """A kernel that does not exist is said here, when a backend is chosen."""
+        """Refuse an unknown kernel when a backend is chosen."""
         try:
             kernel_of(Options.of().kernel)
         except (SpecError, ImportError) as error:
@@ -185,7 +186,8 @@ class DiptychBackend(AttentionBackend):
 
 
 class Impl(AttentionImpl[Step]):
-    """One layer. Raises SpecError or UnsupportedFeature when it is made, for what no step could serve."""
+    """The attention of one layer. Raises SpecError or UnsupportedFeature at construction, for what no step could
+    serve."""
 
     def __init__(
         self,
@@ -243,7 +245,7 @@ class Impl(AttentionImpl[Step]):
         return AttentionShape(self.num_heads, self.num_kv_heads, self.head_size, page, self.dtype, None, self.stored)
 
     def _bind(self, layer: Any, kv_cache: torch.Tensor, table: torch.Tensor | None) -> Plan:
-        """Views of the layer's cache, and its plan, compiled; once a cache."""
+        """Views of the layer's cache and its compiled plan, made once a cache."""
         key_cache, value_cache = views(kv_cache, self.head_size, self.stored)
         if self.stored != self.dtype:
             scales = {"key_scale": layer._k_scale, "value_scale": layer._v_scale}
@@ -272,7 +274,7 @@ class Impl(AttentionImpl[Step]):
             raise UnsupportedFeature("diptych", "output_scale", "None: outputs are not quantised here")
         if attn_metadata is None:
             if kv_cache.numel() == 0:
-                _ = self.server.workspace  # the engine measures its memory: it shall see the scratch
+                _ = self.server.workspace  # while the engine measures its memory, it must see the scratch
             elif self._cache is not kv_cache and not capturing(kv_cache.device):
                 self._bind(layer, kv_cache, None)
             return output.fill_(0)
@@ -286,7 +288,7 @@ class Impl(AttentionImpl[Step]):
             key, value = (None if one is None else one[:count] for one in (key, value))
         else:
             out = output
-        # a layer that shares a cache has no K and V of its own, whatever it is handed
+        # a layer that shares a cache has no K and V of its own, whatever it is given
         new = (None, None) if key is None or self.shares_cache else (key, value)
         self.server.attend(plan, self, step, query, new, self._views, out, self.features, self.scale)
         return output
@@ -299,7 +301,7 @@ class Impl(AttentionImpl[Step]):
         kv_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        """Write a step's K and V; vLLM asks for it before `forward`, and not where a layer shares another's cache."""
+        """Write a step's K and V. vLLM calls it before `forward`, except where a layer shares another's cache."""
         if kv_cache.numel() == 0:
             return
         if self._cache is not kv_cache:
@@ -319,7 +321,7 @@ class Impl(AttentionImpl[Step]):
 
 
 def views(cache: torch.Tensor, head_size: int, stored: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V [blocks, page, KV heads, head size] of an engine's cache, without a copy. Raises SpecError."""
+    """K and V views [blocks, page, KV heads, head size] of an engine's cache, without a copy. Raises SpecError."""
     if cache.dtype != stored:
         if cache.dtype != torch.uint8 or stored.itemsize != 1:  # bytes are how engines hold fp8; others have their type
             raise SpecError("kv_cache", cache.dtype, f"{stored}, which the layer was made for")

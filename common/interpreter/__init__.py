@@ -26,7 +26,7 @@ from .of_helion import light_import, num_units, units
 __all__ = ["REPAIRS", "begin", "install", "light_import", "num_units", "units", "wanted", "without"]
 
 REPAIRS = of_triton.REPAIRS | of_helion.REPAIRS
-_originals: dict[str, of_triton.Patches] = {}  # name of an active repair -> what to put back
+_originals: dict[str, of_triton.Patches] = {}  # name of an active repair -> the original attributes
 
 
 def wanted() -> bool:
@@ -57,7 +57,7 @@ def _repair_helion() -> None:
 
 
 class _OnceImported:
-    """Among the finders of modules: finds Helion where the others do, and has it repaired as soon as it is run."""
+    """An import hook: finds Helion where the other finders do, and repairs it right after its import."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "helion":
@@ -77,9 +77,9 @@ class _OnceImported:
 
 
 def install() -> None:
-    """Apply the repairs, once, before the first launch: Triton's now, Helion's now or once it is imported.
+    """Apply the repairs once, before the first launch: Triton's now, Helion's now or when it is imported.
 
-    Nothing unless TRITON_INTERPRET=1. Works without Helion.
+    Does nothing unless TRITON_INTERPRET=1. Works without Helion.
     """
     if not wanted():
         return
@@ -92,10 +92,11 @@ def install() -> None:
 
 
 def begin() -> bool:
-    """Interpret in this process if nothing here could compile: no GPU, and TRITON_INTERPRET is not set either way.
+    """Switch this process to the interpreter if it has no GPU and TRITON_INTERPRET is unset; returns whether it
+    interprets.
 
-    For a public call, before its kernels are imported. Says so once, as a warning. Returns whether the process
-    interprets. Where triton was imported before, it is too late: the warning says what to do, the launch will fail.
+    For a public call, before its kernels are imported. Warns once. Where triton is already imported it is too late: the
+    warning says what to do, and the launch will fail.
     """
     if "TRITON_INTERPRET" not in os.environ and not _gpus():
         if "triton" in sys.modules:
@@ -110,7 +111,8 @@ def begin() -> bool:
 
 
 def _gpus() -> int:
-    """How many torch sees. It asks NVML before CUDA: a process that forks later may not have begun with CUDA."""
+    """The number of GPUs that torch sees. Asks NVML before CUDA: a process that forks later must not have initialised
+    CUDA."""
     import torch
 
     return torch.cuda.device_count()
@@ -118,7 +120,7 @@ def _gpus() -> int:
 
 @contextlib.contextmanager
 def without(name: str) -> Iterator[None]:
-    """The installed repairs less one: what a canary test needs."""
+    """All installed repairs but one: what a canary test needs."""
     _undo(name)
     try:
         yield

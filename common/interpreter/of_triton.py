@@ -1,4 +1,4 @@
-"""What Triton's own interpreter gets wrong, or is slow at."""
+"""Repairs for Triton's interpreter: what it computes wrong, and what it does slowly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIBDEVICE = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf"
 
 
 def _bf16_dot() -> Patches:
-    """tl.dot multiplies the bit patterns of bf16 operands (triton #11584): widen them to float32, which is exact."""
+    """Multiply bf16 operands as float32, which is exact; tl.dot multiplies their bit patterns (triton #11584)."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -33,9 +33,9 @@ def _bf16_dot() -> Patches:
 
 
 def _bf16_rounding() -> Patches:
-    """float32 to bf16 truncates; hardware rounds to nearest, ties to even. The way back is upstream's, as one shift.
+    """Round float32 to bf16 to nearest even, as hardware does; the interpreter truncates.
 
-    An integer to bf16 keeps its bits: it goes through float32, which is exact for 8 bits.
+    Integers go to bf16 through float32, which is exact for 8 bits; the interpreter keeps their bits.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -64,10 +64,10 @@ def _bf16_rounding() -> Patches:
 
 
 def _fp8_casts() -> Patches:
-    """float32 to fp8 loses the carry of a mantissa that rounds up (31.7 becomes 16) and 2-4% of values with it; fp8 to
-    others has no NaN, no infinity, and in fp16 no subnormals; e4m3fnuz is no type at all. torch's casts instead.
+    """Cast fp8 with torch. The interpreter loses the carry of a mantissa that rounds up (31.7 becomes 16), fp8 has no
+    NaN and no infinity in it, and e4m3fnuz is not a type.
 
-    Out of range is NaN or infinity, as in torch: a GPU may saturate, so kernels clamp first.
+    Out of range becomes NaN or infinity, as in torch; a GPU may saturate, so kernels clamp first.
     """
     import torch
     import triton.language as tl
@@ -80,7 +80,7 @@ def _fp8_casts() -> Patches:
     def convert_float(values: Any, source: Any, target: Any, rounding: Any) -> Any:
         if (source in types and target in others) or (source in others and target in types):
             bits = torch.from_numpy(np.ascontiguousarray(values)).view((types | others)[source])
-            result = bits.to(torch.float32).to((types | others)[target])  # by way of float32, which holds all of them
+            result = bits.to(torch.float32).to((types | others)[target])  # through float32, which holds all of them
             integer = torch.uint8 if target in types else torch.int16 if target != tl.float32 else torch.float32
             return result.view(integer).numpy().reshape(values.shape)
         return convert(values, source, target, rounding)
@@ -98,7 +98,7 @@ def _fp8_casts() -> Patches:
 
 
 def _constexpr_rmod() -> Patches:
-    """`int % constexpr` raises: constexpr reflects every operator but this one."""
+    """Let `int % constexpr` work: constexpr reflects every operator but this one."""
     import triton.language as tl
 
     def rmod(self: Any, other: Any) -> Any:
@@ -108,9 +108,9 @@ def _constexpr_rmod() -> Patches:
 
 
 def _libdevice() -> Patches:
-    """Every libdevice function returns None: bind the ones Helion emits to tl.
+    """Bind the libdevice functions that Helion emits to tl's; in the interpreter they return None.
 
-    tl's are looked up at the call, because triton.language itself is patched only while a kernel runs.
+    tl's functions are looked up at the call, because triton.language is patched only while a kernel runs.
     """
     import triton.language as tl
     from triton.language.extra import libdevice
@@ -127,7 +127,7 @@ def _libdevice() -> Patches:
 
 
 def _dependent_launch() -> Patches:
-    """Programmatic dependent launch orders two grids of a GPU; here one launch ends before the next begins."""
+    """Make programmatic dependent launch a no-op: in the interpreter one launch ends before the next begins."""
     from triton.language.extra import cuda
 
     def nothing(**_: Any) -> None: ...
@@ -136,16 +136,13 @@ def _dependent_launch() -> Patches:
 
 
 def _patch_once() -> Patches:
-    """Every call of one jit function by another patches triton.language anew: do so once a launch, and undo it after.
-
-    A launch of Helion's parallel_softmax over 56 query tokens: 11.9 s before, 5.7 s after. Looking a numpy dtype up
-    builds a table of 18 each time: the next on the list.
-    """
+    """Patch triton.language once a launch, not for every call between jit functions: this halves the time of a
+    launch."""
     import triton.language as tl
     from triton.runtime import interpreter
 
     original = interpreter._patch_lang
-    scopes: list[tuple[frozenset[int], Any]] = []  # of the launch that is running: patched modules, and how to undo it
+    scopes: list[tuple[frozenset[int], Any]] = []  # of the running launch: patched modules, and how to undo it
 
     @functools.cache
     def modules(function: Any) -> frozenset[int]:
@@ -177,9 +174,8 @@ def _patch_once() -> Patches:
 
 
 def _unseen_overflow() -> Patches:
-    """An integer operation is computed a second time in 64 bits, for an assertion that is dropped unless options.debug
-    is set, which nothing sets: not then. Two fifths of the launches of Helion's parallel_softmax were spent on it.
-    """
+    """Do not compute each integer operation a second time in 64 bits: the assertion is dropped unless options.debug is
+    set. This took two fifths of some launches."""
     from triton.runtime import interpreter
 
     builder = interpreter.interpreter_builder
@@ -187,9 +183,8 @@ def _unseen_overflow() -> Patches:
 
 
 def _known_shapes() -> Patches:
-    """Every value and every type of a block wraps its sizes anew, and the type checks them and spells its name: a fifth
-    of the time of Triton's launches. Those of the first of a shape serve all others, for nothing writes to them.
-    """
+    """Cache the wrapped sizes and the type of a block by its shape; nothing writes to them. This took a fifth of
+    Triton's launches."""
     import triton.language as tl
 
     block, value = tl.block_type.__init__, tl.tensor.__init__
@@ -220,8 +215,8 @@ def _known_shapes() -> Patches:
 
 
 def _spread_truth() -> Patches:
-    """The result of a comparison has the type of what was compared: one number of it, spread over a block, becomes
-    integers. As a mask Triton 3.7 takes them, 3.9 does not (`mask has unsupported dtype`)."""
+    """Give the result of a comparison the type bool: Triton 3.9 refuses integers as a mask (`mask has unsupported
+    dtype`)."""
     import triton.language as tl
     from triton.runtime import interpreter
 

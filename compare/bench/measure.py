@@ -130,10 +130,8 @@ def _taken(task: Task, entrant: Entrant, unit: Entrant | None) -> Timing:
     return timing.summarise(runner, entrant.samples, bytes_read, against, cache=contract.cache)
 
 
-def _figures(task: Task, taken: Timing) -> Derived | None:
-    """GB/s, TFLOP/s and the floor; None for host time. Raises Rejected for a time that no GPU could have taken."""
-    if taken.timer == "host":
-        return None
+def _figures(task: Task, taken: Timing) -> Derived:
+    """GB/s, TFLOP/s and the floor. Raises Rejected for a time that no GPU could have taken."""
     figures = derived(task.workload, task.gpu, taken.median_us, cold=taken.cache == "cold")
     if figures.floor_share > IMPOSSIBLE:
         floor = f"{figures.floor_us:.2f} us at the stated peaks of {task.gpu.title}"

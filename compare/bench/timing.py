@@ -305,43 +305,11 @@ def summarise(
     )
 
 
-# Which timer a cell gets: graphs, events, the host's clock, or the protocol of the paper.
-#
-# `host` is the time to enqueue a call, on a device that is idle when a sample begins and whose queue holds the sample.
-# `paper` is 20 warm-ups and the mean of 100 launches, one kernel after another: no cold cache, no turns, no interval.
+# The timer that a cell gets: graphs, events, or the paper's protocol: 20 warm-ups and the mean of 100 launches, one
+# kernel after another, with a hot cache and without an interval.
 
 
-QUEUED_CALLS = 64  # of one host sample; the queue of a GPU holds 1024 launches, and no kernel here makes 16 a call
-QUEUED_US = 20_000.0  # of device time that one host sample leaves behind
 WARM_UPS, LAUNCHES = 20, 100  # the paper, 7.1
-
-
-class HostRunner:
-    """Times the enqueueing of a part's calls; the device finishes them behind the sample."""
-
-    timer, note = "host", ""
-
-    def __init__(self, launch: Callable[[int], None], sets: int, call_us: float) -> None:
-        self._launch = launch
-        calls = min(max(int(QUEUED_US / max(call_us, 0.1)), 1), QUEUED_CALLS)
-        self.parts = [tuple(range(at, min(at + calls, sets))) for at in range(0, sets, calls)]
-        self.parts[0] *= max(calls // sets, 1)
-
-    def run(self) -> None:
-        for part in self.parts:
-            for number in part:
-                self._launch(number)
-            torch.cuda.synchronize()
-
-    def sample(self, part: int) -> float:
-        numbers = self.parts[part]
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for number in numbers:
-            self._launch(number)
-        took = time.perf_counter() - begin
-        torch.cuda.synchronize()
-        return took * 1e6 / len(numbers)
 
 
 class PaperRunner:
@@ -376,8 +344,6 @@ def runner(subject: Subject, clock: Any, contract: Contract) -> Any:
     sets = len(subject.arena.batches)
     call_us = first_launch_us(subject.launch, sets)
     slow = call_us > SLOW_US
-    if contract.timer == "host":
-        return HostRunner(subject.launch, 1 if slow else sets, call_us)
     if contract.timer == "paper" and not slow:
         return PaperRunner(subject.launch)
     parts = [(0,)] if slow else partition(sets, call_us)

@@ -96,7 +96,7 @@ def _regrets(folders: list[Path], root: Path) -> Iterator[tuple[str, Figure]]:
 
 def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:
     """What compiling, the host and tuning cost in each DSL: medians over its kernels or batches, sums of a search."""
-    study = f"python -m compare study costs --gpu {gpu} --out DIR --only"
+    study, host = (f"python -m compare study {name} --gpu {gpu}" for name in ("costs", "host"))
     cold, warm = ([r for r in had.cost("compile") if r["state"] == state] for state in ("cold", "warm"))
     first, tuning, trace = ("import_cpu_s", "first_cpu_s"), had.cost("tuning"), had.cost("trace")
     columns = (  # name, rows, the columns that are added, how rows become one figure
@@ -113,8 +113,8 @@ def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:
     for name, rows, names, one_of in columns:
         for dsl in DSLS:
             if mine := [sum(row[column] for column in names) for row in of_dsl(rows, dsl)]:
-                part = {"call": "host", "graph": "host"}.get(name, rows[0].get("cost", "host"))
-                yield f"cost.{name}.{dsl}", Figure(one_of(mine), f"{study} {part}", len(mine), len(mine))
+                command = f"{study} --out DIR --only {rows[0]['cost']}" if "cost" in rows[0] else host
+                yield f"cost.{name}.{dsl}", Figure(one_of(mine), command, len(mine), len(mine))
 
 
 def _sources() -> Iterator[tuple[str, Figure]]:

@@ -136,10 +136,8 @@ def over_outputs(kernels: str, other: str = FA3) -> Measure:
 
 
 def host(runs: Runs) -> str | None:
-    """Host time of a call, by each way; from compare.studies.host, as in docs/choosing-a-dsl.md, else
-    `study costs`."""
-    costs = [line for line in runs.lines("costs/costs.jsonl") if line["cost"] == "host" and line["status"] == "ok"]
-    found = runs.lines("host/host.jsonl") or costs
+    """Host time of a call, by each way: the lines of compare.studies.host, as in docs/choosing-a-dsl.md."""
+    found = runs.lines("host/host.jsonl")
     names = {
         "launch": "Triton's or Helion's own launch",
         "call": "the public call",

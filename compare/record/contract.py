@@ -11,7 +11,7 @@ from typing import Any
 
 VERSION = 2
 UNIT = "baseline/flash_attn3"  # whom the others are paired with, where it runs
-TIMERS = ("graph", "events", "host", "paper")
+TIMERS = ("graph", "events", "paper")
 CACHES = ("cold", "hot")
 # `python -m compare doctor --rounds` of the first H200 runs: 15 rounds in the median cell, 156 in nine of ten.
 # Nothing here turns on less than 1%.
@@ -22,7 +22,6 @@ PROCESSES = 3
 _HOW = {
     "graph": "replayed graphs",
     "events": "eager launches between events",
-    "host": "host time to enqueue a call",
     "paper": "20 warm-ups, mean of 100 eager launches",
 }
 _CACHE = {"cold": "cold cache by rotating page sets", "hot": "hot cache, one page set"}

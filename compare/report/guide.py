@@ -12,7 +12,6 @@ from compare.report.verdicts import floor
 _TIMER = {
     "graph": "µs is the median of samples; a sample is one replay of a captured graph divided by its calls.",
     "events": "µs is the median of eager launches between two events: the host's time is in it where it is the longer.",
-    "host": "µs is the host's time to enqueue one call; the device does not matter.",
     "paper": "µs is the mean of 100 eager launches behind 20 warm-ups, one kernel after another, as the paper measures:"
     " no dispersion, and the host's time is in it.",
 }
@@ -93,8 +92,7 @@ def _times(run: RunData) -> Iterator[str]:
     )
     yield "`to best`: the time over the row's best time; `× FA3`: FA3's time over the kernel's (above 1× is faster)."
     yield "Kernels marked (bound) solve an easier problem (no paging): they are drawn and listed, and never rank."
-    if "host" not in timers:
-        yield "Host planning and launch cost are not in these times."
+    yield "Host planning and launch cost are not in these times."
 
 
 def _noisy(run: RunData) -> str:

@@ -66,8 +66,7 @@ def page(runs: Sequence[RunData], sections: Sequence[Sequence[Section]]) -> str:
     parts = [
         {
             "run": run,
-            "timed": run.timed
-            or "module" in run.manifest,  # compare.studies.graphs.graphs: nothing but times, and no cells
+            "timed": run.timed,
             "prefix": f"r{number}",
             "header": guide.header(run),
             "sections": made,

@@ -1,4 +1,4 @@
-"""Costs beside speed, each DSL alike: compile time, specialisations over a trace, host time, launches, memory, tuning.
+"""Costs beside speed, each DSL alike: compile time, specialisations over a trace, launches, memory, tuning.
 
     python -m compare study costs --gpu auto --out DIR                       what this machine can measure
     python -m compare study costs --gpu h200 --out DIR --only trace          1,000 steps through the compiler, no GPU
@@ -6,9 +6,9 @@
     python -m compare study costs --gpu auto --out DIR --only server         a warm-up of 56 points, and steps behind it
 
 Rows go to DIR/costs.jsonl as they come; every row has `cost`, `status` and what ran it, `table(rows, cost)` makes plain
-tables of them. Without the GPU the parts `host`, `launch` and `server` are left out and said so, and compile times are
-those of this machine's CPU, compiling for the GPU that was named: rows carry `ran_on`. `server` is made when it is
-named; with both DSLs it takes 3 minutes. Exit codes: 0; 1 a row failed; 2 usage; 3 only parts that need the GPU, which
+tables of them. Without the GPU the parts `launch` and `server` are left out and said so, and compile times are those of
+this machine's CPU, compiling for the GPU that was named: rows carry `ran_on`. `server` is made when it is named; with
+both DSLs it takes 3 minutes. Exit codes: 0; 1 a row failed; 2 usage; 3 only parts that need the GPU, which
 is absent; 5 nothing selected; 130.
 """
 
@@ -37,11 +37,11 @@ from compare.studies.costs import trace as trace_cost
 from compare.workloads import GrammarError, Workload, parse_lens
 from compare.workloads.trace import TraceError
 
-HELP = "compile time, host time, launches, memory, tuning: each DSL alike"
+HELP = "compile time, launches, memory, tuning: each DSL alike"
 
-PARTS = ("compile", "host", "launch", "scratch", "trace", "tuning", "server")
-WITH_GPU, WITHOUT_GPU = ("compile", "host", "launch"), ("compile", "scratch", "trace")
-NEED_GPU = ("host", "launch", "server")
+PARTS = ("compile", "launch", "scratch", "trace", "tuning", "server")
+WITH_GPU, WITHOUT_GPU = ("compile", "launch"), ("compile", "scratch", "trace")
+NEED_GPU = ("launch", "server")
 KERNELS = "*/q_block,*/parallel_softmax,*/static_grid,*/unpaged,*/auto"  # under two minutes on an H200 and 16 cores
 BESIDE = ("baseline/flash_attn3", "baseline/vllm_triton")  # in `launch`, where they are here
 WORKLOADS = "32q1s2k,q2k"
@@ -54,7 +54,6 @@ COLUMNS = {  # of the tables, by part
         *("kernel", "steps", "specialisations", "choices", "waits", "last_at", "compile_s", "compile_cpu_s", "trace"),
         *("evidence", "ran_on"),
     ),
-    "host": ("dsl", "workload", "call", "plan", "launch", "graph", "kernel"),
     "launch": ("kernel", "workload", "kernels", "busy_us", "span_us", "host_us", "scratch_bytes", "hidden_bytes"),
     "scratch": ("kernel", "workload", "scratch_bytes"),
     "server": ("kernel", "state", *server.FIELDS, "ran_on"),
@@ -124,16 +123,6 @@ def _compile(asked: Asked) -> Iterator[dict[str, Any]]:
     yield from compile_cost.measure(own, COMPILED, asked.gpu, **options)
 
 
-def _host(asked: Asked) -> Iterator[dict[str, Any]]:
-    from compare.studies import host
-
-    for dsl in asked.dsls:
-        for row in asked.workloads:
-            if row.kind == "decode":
-                found = {"cost": "host", "dsl": dsl, "workload": row.label, "gpu": asked.gpu.name, "status": "ok"}
-                yield found | host.columns(dsl, row.batches(1, "cuda")[0], 200)
-
-
 def _launch(asked: Asked) -> Iterator[dict[str, Any]]:
     for kernel in (*asked.kernels, *BESIDE):
         yield from (launch.launch(kernel, row, asked.gpu) for row in asked.workloads)
@@ -160,7 +149,7 @@ def _server(asked: Asked) -> Iterator[dict[str, Any]]:
 
 
 MEASURES: dict[str, Callable[[Asked], Iterator[dict[str, Any]]]] = dict(
-    zip(PARTS, (_compile, _host, _launch, _scratch, _trace, _tuning, _server), strict=True)
+    zip(PARTS, (_compile, _launch, _scratch, _trace, _tuning, _server), strict=True)
 )
 
 

@@ -170,12 +170,6 @@ def test_tables_are_whole(timed, absent):
             assert count == columns, line
 
 
-def test_a_run_of_another_module_is_refused_by_name(tmp_path, capsys):
-    (tmp_path / "manifest.json").write_text('{"module": "compare.graphs", "headline": "x"}')
-    assert diptych(["report", str(tmp_path)]) == 2
-    assert "a run of compare.graphs, which reports by itself" in capsys.readouterr().err
-
-
 def test_of_a_run_of_captured_graphs_it_names_the_command_that_reports(tmp_path, capsys):
     (tmp_path / "manifest.json").write_text('{"headline": "x"}')
     (tmp_path / "graphs.jsonl").touch()

@@ -14,7 +14,7 @@ REFUSED = {
     "costs --gpu h200 --kernels triton/nothing": (USAGE, "triton/nothing"),
     "costs --gpu h200 --repeats 0": (USAGE, "--repeats: found 0"),
     "costs --gpu h200 --tuned .": (USAGE, "--tuned: found no candidates.jsonl"),
-    "costs --gpu mi300 --only host,launch,server": (NO_GPU, "is not here"),
+    "costs --gpu mi300 --only launch,server": (NO_GPU, "is not here"),
     "costs --gpu mi300 --kernels baseline/sdpa": (NOTHING, "is not here"),
     "costs --gpu h200 --only trace --trace nowhere.csv": (USAGE, "nowhere.csv"),
     "everything --gpu h2000": (USAGE, "h2000"),
