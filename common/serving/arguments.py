@@ -1,4 +1,4 @@
-"""The arguments of the public call: the batch and the features that they stand for, and their signature."""
+"""The arguments of the public call: the batch and features that they stand for, and the signature of a call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from common.spec.refusals import expect_stored
 WITHIN = 2**31 - 1 if torch.version.hip else None
 _PLAIN = Features()
 _FIELDS = attrgetter(*(field.name for field in fields(Features)))
-DEVICES = ("cpu", "cuda")  # kernels are interpreted on the first
+DEVICES = ("cpu", "cuda")  # kernels are interpreted on a CPU
 HINTS = ("max_query_len", "max_seq_len", "num_decodes", "total_seq_len")
 _OF_HINTS = frozenset((int, type(None)))
 Hints = tuple[int | None, int | None, int | None, int | None]
@@ -29,7 +29,8 @@ _RANKS = {"query": (3,), "key_cache": (4, 5), "value_cache": (4,), "block_table"
 
 
 def features_of(causal: bool, sliding_window: int | None, features: Features | None) -> Features:
-    """`features`, or those that the two short forms name. Raises SpecError where both are given."""
+    """`features`, or those that the short forms `causal` and `sliding_window` name. Raises SpecError where both are
+    given."""
     if features is None:
         causal = flag(causal)
         return _PLAIN if causal is True and sliding_window is None else Features(causal, sliding_window)
@@ -42,8 +43,8 @@ def features_of(causal: bool, sliding_window: int | None, features: Features | N
 def batch_of(tensors: Sequence[Any], softmax_scale: float | None, hints: Hints) -> PagedBatch:
     """The batch of a call.
 
-    tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value. hints: as HINTS has
-    them. Only what its stats need is looked at. Raises SpecError.
+    tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value. hints: those of HINTS.
+    Looks only at what the stats need. Raises SpecError.
     """
     query, key_cache, _, block_table, _, seq_lens, key, value = tensors
     for (name, ranks), tensor in zip({**_RANKS, "seq_lens": (1,)}.items(), tensors, strict=False):
@@ -62,7 +63,7 @@ def batch_of(tensors: Sequence[Any], softmax_scale: float | None, hints: Hints) 
 
 
 def integers(hints: Hints) -> Hints:
-    """Hints as Python's own integers. Raises SpecError."""
+    """Hints as Python integers. Raises SpecError."""
     hints = tuple([*map(integer, hints)])
     for name, hint in zip(HINTS, hints, strict=True):
         if hint is not None and type(hint) is not int:
@@ -71,7 +72,8 @@ def integers(hints: Hints) -> Hints:
 
 
 def asked_of_call(features: Features) -> tuple[tuple, tuple[torch.Tensor, ...]]:
-    """What a call's signature holds of its features, `...` for each tensor; and those tensors, in order."""
+    """The part of a call's signature that its features make, with `...` for each tensor; and those tensors, in
+    order."""
     values = _FIELDS(features)
     tensors = tuple([value for value in values if isinstance(value, torch.Tensor)])
     plain = [... if isinstance(value, torch.Tensor) else value for value in values]
@@ -81,7 +83,7 @@ def asked_of_call(features: Features) -> tuple[tuple, tuple[torch.Tensor, ...]]:
 def new_out(
     query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, features: Features | None
 ) -> torch.Tensor:
-    """`out` of a call without one. Raises SpecError where its dtype is for the caller to choose."""
+    """The `out` of a call without one. Raises SpecError where the caller must choose its dtype."""
     if query.dtype in E4M3 or (features is not None and features.out_scale is not None):
         raise SpecError("out", None, "a tensor beside an fp8 query or out_scale: its dtype says what is written")
     lanes = value_cache.shape[2 if key_cache.dim() == 5 else -1]
@@ -91,9 +93,10 @@ def new_out(
 
 
 def told(hints: Hints, softmax_scale: Any, causal: Any, sliding_window: Any, seq_lens: torch.Tensor) -> tuple:
-    """What a call's signature holds of its numbers, and of whether gradients are recorded.
+    """The part of a call's signature that its numbers make, and whether gradients are recorded.
 
-    Numbers are equal to others of which one is refused (True to 1, 4.0 to 4): with the type of each. Raises SpecError.
+    Each number goes in with its type, because 1 equals True and 4 equals 4.0, of which one is refused. Raises
+    SpecError.
     """
     if not _OF_HINTS.issuperset(map(type, hints)):
         hints = integers(hints)
@@ -105,10 +108,12 @@ def told(hints: Hints, softmax_scale: Any, causal: Any, sliding_window: Any, seq
 
 
 def signature(given: Sequence[torch.Tensor], pointers: Sequence[int], others: tuple) -> tuple:
-    """All that the checks, the host code of a launch and Triton's specialisation read of a call, but the addresses.
+    """Everything that the checks, a launch's host code and Triton's specialisation read of a call, except the
+    addresses.
 
-    Finer than Triton's own key, which keeps of a stride whether it is 1 and whether 16 divides it: two calls with one
-    signature launch the same binaries with the same arguments. `others` holds what is no tensor, and which are None.
+    Finer than Triton's own key, which only keeps whether a stride is 1 and whether 16 divides it: two calls with one
+    signature launch the same binaries with the same arguments. `others` holds all that is not a tensor, and which
+    tensors are None.
     """
     facts = tuple([(t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.is_neg()) for t in given])
     if 0 in pointers:  # an empty tensor, or one without memory
@@ -117,10 +122,10 @@ def signature(given: Sequence[torch.Tensor], pointers: Sequence[int], others: tu
 
 
 def aligned(pointers: Sequence[int]) -> bool:
-    """Whether 16 divides them all."""
+    """Whether 16 divides all addresses."""
     return gcd(16, *pointers) == 16
 
 
 def beyond(given: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:
-    """Which storages make AMD's compiler take other instructions."""
+    """Which storages are so large that AMD's compiler takes other instructions."""
     return tuple([t.untyped_storage().size() > WITHIN for t in given]) if WITHIN else None

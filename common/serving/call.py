@@ -1,7 +1,7 @@
-"""The public call `paged_attention`: arguments to a batch, hints to a choice, and the launches.
+"""The public call `paged_attention`: from arguments to a batch, from hints to a choice, then the launches.
 
-Both DSLs' `auto.py` make theirs of one `Family`, so a call reads the same and checks the same in both. What a first
-call of some signature validated, chose and launched is kept; the next one looks it up.
+Both DSLs' `auto.py` build theirs from a `Family`, so a call reads and checks the same in both. The first call of a
+signature validates, chooses and launches; the result is kept, and later calls look it up.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from common.spec.validation import inputs_of, validate_output
 from common.spec.validation import validate as validate_batch
 from common.versions import remark
 
-# Every value of a batch, checked on its device with one wait at the end.
+# Check every value of a batch on its device, with one wait at the end.
 
 
 def check_values(batch: PagedBatch, features: Features) -> None:
-    """Raise SpecError for the first entry of lengths, block_table or a feature's tensor that is out of place.
+    """Raise SpecError for the first invalid entry of lengths, block_table or a feature's tensor.
 
     The batch is otherwise well formed (`validate(values=False)`). Waits for the device once.
     """
@@ -49,7 +49,7 @@ def check_values(batch: PagedBatch, features: Features) -> None:
 
 
 def _first(bad: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """int64 [3]: whether any is bad, the first index, the number there: an integer, or the bits of a float64."""
+    """int64 [3]: whether any entry is bad, the first bad index, and its value: an integer, or the bits of a float64."""
     bad, value = bad.flatten(), value.flatten()
     index = bad.to(torch.int32).argmax()
     number = value[index].double().view(torch.int64) if value.is_floating_point() else value[index].long()
@@ -87,26 +87,26 @@ class PagedAttention:
     """Attention of this step's queries over a paged KV cache; returns `out`.
 
     The tensors are common.spec.PagedBatch's; a key_cache of five dimensions is Layout.X_PACKED.
-    max_query_len, max_seq_len, num_decodes, total_seq_len (keys of all sequences together, this step's among them):
-    host hints. A wrong one costs time, never correctness; None = unknown: the choice then uses shapes alone, every
-    sequence as long as the longest, and nothing waits for the device.
-    out: like query with the lanes of V, allocated where None; has to be given beside an fp8 query or out_scale.
-    lse: float32 [num_tokens, num_query_heads], written where given.
-    softmax_scale: 2^-126 to 2^64 (common.spec.ranges), head_size ** -0.5 where None.
+    max_query_len, max_seq_len, num_decodes, total_seq_len (keys of all sequences, this step's included): host hints. A
+    wrong hint costs time, never correctness. None means unknown: the choice then uses shapes only and takes every
+    sequence to be as long as the longest, without waiting for the device.
+    out: like query with the lanes of V, allocated if None; required for an fp8 query or out_scale.
+    lse: float32 [num_tokens, num_query_heads], written if given.
+    softmax_scale: 2^-126 to 2^64 (common.spec.ranges), head_size ** -0.5 if None.
     features: common.spec.Features, in place of causal and sliding_window.
     workspace: a uint8 tensor for scratch; None allocates it.
-    same_step: query_start_loc and seq_lens hold what they did in the last call without it on this stream, as in a
-    step's other layers: where the kernel plans a step on the device, its plan is taken as it is. A layer whose kernel
-    has none of this step yet makes it. A step has to begin in the graph that it is captured into. torch.compile's calls
-    each make theirs.
-    portable: kernels of one vendor's GPUs alone (Triton's Gluon file for Hopper) are not taken.
-    validate: "host": types, shapes, dtypes, strides and devices, no wait for the device, and where that is the CPU
-    every value too; "full": every value, with one wait; "off": what the kernel refuses by itself, alone.
+    same_step: query_start_loc and seq_lens are the same as in the last call without it on this stream, as in the other
+    layers of a step. A kernel that plans a step on the device then reuses its plan; a layer whose kernel has no plan of
+    this step yet makes one. A step must begin in the graph that it is captured into. Calls under torch.compile each
+    make their own plan.
+    portable: do not take kernels that run on one vendor's GPUs only (Triton's Gluon file for Hopper).
+    validate: "host" checks types, shapes, dtypes, strides and devices without waiting for the device, and on a CPU
+    every value too; "full" checks every value, with one wait; "off" leaves the checks to the kernel.
     Raises SpecError or UnsupportedFeature before any launch.
     """
 
-    workspace: torch.Tensor | None = None  # common.serving.plan has one for all of its calls
-    plan: str | None = None  # and a name among operators
+    workspace: torch.Tensor | None = None  # common.serving.plan shares one for all calls
+    plan: str | None = None  # and a plan's name among operators
 
     def __init__(self, family: Family) -> None:
         self.family = family
@@ -115,7 +115,7 @@ class PagedAttention:
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Signatures whose launches are repeated as they were kept, and all that are known."""
+        """(signatures whose launches are repeated, all known signatures)."""
         return self._signatures.counts
 
     def __call__(
@@ -163,7 +163,7 @@ class PagedAttention:
             )  # fmt: skip
             known, prepared = self._signatures.find(given, pointers, others)
             planned = self._planned(prepared, query, features, same_step)
-        except NOT_A_CALL as error:  # no such tensors or numbers: the checks say which
+        except NOT_A_CALL as error:  # not tensors or numbers: the checks say which
             asked = features_of(causal, sliding_window, features)
             prepared = known = planned = self._forget(error, out, inputs, softmax_scale, hints, asked)
         again = None if prepared is None or validate == "full" else prepared.tapes[planned is not None]
@@ -178,8 +178,8 @@ class PagedAttention:
     def _forget(
         self, error: Exception, out: Any, inputs: tuple, softmax_scale: Any, hints: tuple, features: Features
     ) -> None:
-        """Steps, where a call does not say which it is of. Raises what the checks say of malformed inputs, and `error`
-        where no input is why: a SpecError of others, or the allocator's of an `out` that was to be made."""
+        """Forget the steps, where a call does not say which step it belongs to. Raises what the checks say of malformed
+        inputs, and `error` where the inputs are fine: a SpecError, or the allocator's for a new `out`."""
         if isinstance(error, SpecError) or (out is None and isinstance(error, RuntimeError)):
             validate_batch(batch_of(inputs, softmax_scale, hints), features, values=False)
             raise error
@@ -194,14 +194,14 @@ class PagedAttention:
         return self.family.portable if expect_flag(portable, "portable") else self.family
 
     def _where(self, query: torch.Tensor) -> tuple[Any, int]:
-        """Whose memory the plan of a step lies in, here each stream's own; and the graph that it is captured into."""
+        """Whose memory a step's plan lies in (here each stream's own), and the graph that it is captured into."""
         device = query.get_device()
         return (device, tape.current_stream(device) if device >= 0 else 0), tape.capture(device)
 
     def _planned(
         self, prepared: Prepared | None, query: torch.Tensor, features: Features | None, same_step: bool
     ) -> Planned | None:
-        """The plan of this step, where the call takes it. Raises SpecError."""
+        """The plan of this step, where the call may reuse it. Raises SpecError."""
         if not (same_step is True or expect_flag(same_step, "same_step")):
             if self._steps.used:
                 self._steps.begin(*self._where(query))
@@ -211,7 +211,7 @@ class PagedAttention:
         return self._steps.find(*self._where(query), prepared.layout, (*prepared.made, *addresses(features)))
 
     def _keep(self, prepared: Prepared, memory: Any, query: torch.Tensor, features: Features | None) -> None:
-        """What the call planned serves others of its step."""
+        """Let other calls of this step reuse the plan."""
         made = (*prepared.made, *addresses(features))
         self._steps.keep(*self._where(query), prepared.layout, Planned(made, memory))
 
@@ -224,7 +224,7 @@ class PagedAttention:
         query: torch.Tensor,
         workspace: torch.Tensor | None,
     ) -> Any:
-        """Replay a tape, and give the memory of the step's plan; _MISSED where this call has to go through the kernel's
+        """Replay a tape and return the memory of the step's plan; _MISSED where the call must go through the kernel's
         launch."""
         device = query.get_device()
         if tape.current_device() != device or tape.observed():
@@ -259,7 +259,7 @@ class PagedAttention:
         validate: str,
         portable: bool,
     ) -> tuple[Prepared, torch.Tensor | None]:
-        """Check, choose and launch; keep what the next call of this signature needs; and the memory of its plan."""
+        """Check, choose and launch; keep what the next call of this signature needs. Returns the memory of the plan."""
         *inputs, out, lse, buffer = tensors
         buffer = self.workspace if buffer is None else buffer
         batch = batch_of(inputs, softmax_scale, hints)

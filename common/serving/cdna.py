@@ -1,7 +1,7 @@
-"""What the rules' config becomes on AMD's data-centre GPUs: one step behind the rules of both DSLs.
+"""Adjust a config to AMD's data-centre GPUs: one step behind the rules of both DSLs.
 
-Rules choose rows, tiles, warps and stages; what follows here is asked of every kernel alike, by what the GPU and the
-batch are. The counts behind it are on docs/results/mi300/counts.md.
+Rules choose rows, tiles, warps and stages; what follows here depends only on the GPU and the batch, for every kernel.
+docs/results/mi300/counts.md has the counts behind it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from common.spec import AttentionShape
 from common.spec.cdna import Cdna
 from common.spec.metadata import BatchStats
 
-BY_KEYS = {"page": "flat", "run": "key"}  # forms with an axis of pages: Helion's and Triton's with one index a key
-DECODE = "decode"  # the part of a config that serves short queries beside another for long ones
+BY_KEYS = {"page": "flat", "run": "key"}  # forms with a page axis (Helion, Triton), and with one index a key
+DECODE = "decode"  # the part of a config for short queries
 
 
 def settled(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
-    """`config`, and its parts, with the fields of Cdna that follow from a GPU of MFMA; as it is on others.
+    """`config` and its parts, adjusted to a GPU with MFMA; unchanged on others.
 
-    K is loaded transposed where shared memory does not transpose it in wide reads; tiles of several pages, whose third
-    axis is not swizzled either, are read by one index for each key. Decodes stream K and V. Programs of one KV head
-    share a die where a die has several heads: with fewer the grid's own order does it, and evens out causal work.
+    K is loaded transposed where shared memory cannot transpose it in wide reads. Tiles of several pages are read by one
+    index a key, because their page axis is not swizzled. Decodes stream K and V. Programs of one KV head share a die
+    where a die serves several heads; with fewer heads the grid's own order does it, and balances causal work.
     """
     return _settled(config, shape, gpu, few_rows(shape, stats)) if gpu.mfma else config
 

@@ -1,8 +1,8 @@
-"""FlashAttention's two calls over paged caches, for clients written for it, around any `paged_attention`.
+"""FlashAttention's two calls over paged caches, around any `paged_attention`, for clients written for FlashAttention.
 
-Arguments carry the names that FlashAttention 2, 3 and vLLM's fork give them; their orders differ after q, k, v, so the
-rest is by keyword. What only steers FlashAttention's speed is accepted and ignored (IGNORED); what would change the
-result and is not implemented is refused by its name.
+Arguments have the names of FlashAttention 2, 3 and vLLM's fork; their orders differ after q, k, v, so the rest is by
+keyword. Options that only steer FlashAttention's speed are ignored (IGNORED); options that change the result and are
+not implemented are refused by name.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from common.spec.plain import integer, real, shown
 from common.spec.refusals import expect, expect_flag, expect_integer, expect_stored, expect_tensor
 
 MOST_WINDOW = 2**31 - 1
-# Steer FlashAttention's schedule, never its result.
+# Options that steer FlashAttention's schedule, never its result.
 IGNORED = frozenset({"pack_gqa", "sm_margin", "fa_version", "deterministic", "rotary_interleaved", "cp_rank"})
-# Change the result: refused unless the value is the one that means "off".
+# Options that change the result: refused unless the value means "off".
 REFUSED: dict[str, tuple[Any, ...]] = {
     "dropout_p": (0.0,),
     "q_v": (None,),
@@ -41,7 +41,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class SchedulerMetadata:
-    """What `get_scheduler_metadata` knows of a step: the hints by which its calls are chosen, host integers alone."""
+    """What `get_scheduler_metadata` knows of a step: the host integers by which its calls are chosen."""
 
     num_seqs: int
     max_query_len: int | None
@@ -60,10 +60,10 @@ def get_scheduler_metadata(
     num_splits: int = 0,
     **others: Any,
 ) -> SchedulerMetadata:
-    """For `scheduler_metadata=` of the two calls, of FlashAttention's arguments; made once a step, for all its layers.
+    """Make `scheduler_metadata=` for the two calls from FlashAttention's arguments, once a step for all layers.
 
-    Nothing is launched: the choice follows from host integers. num_decodes and total_seq_len are ours: sequences of one
-    token, and keys of all sequences together.
+    Launches nothing: the choice depends on host integers. num_decodes (sequences of one token) and total_seq_len (keys
+    of all sequences) are our additions.
     """
     batch_size = expect_integer(batch_size, "batch_size", 0)
     _expect_splits("get_scheduler_metadata", num_splits)
@@ -79,7 +79,7 @@ def _hint(name: str, hint: Any) -> int | None:
 
 
 def _expect_splits(call: str, num_splits: Any) -> None:
-    """0 is FlashAttention's "decide yourself"; here the choice always does. A number would have to be kept."""
+    """Refuse a number of splits, which would have to be kept; 0 is FlashAttention's "decide yourself"."""
     splits = integer(num_splits)
     expect(splits is None or type(splits) is int, "num_splits", shown(num_splits), "0")
     if splits:
@@ -87,7 +87,7 @@ def _expect_splits(call: str, num_splits: Any) -> None:
 
 
 def _hints(scheduled: Any, seqs: int, query_len: Any, seq_len: Any) -> dict[str, int | None]:
-    """The hints of a call: those of its scheduler_metadata where there is one. Raises SpecError for a stranger's."""
+    """The hints of a call: those of its scheduler_metadata, if given. Raises SpecError for another library's."""
     own = {"max_query_len": _hint("max_seqlen_q", query_len), "max_seq_len": _hint("max_seqlen_k", seq_len)}
     if scheduled is None:
         return own
@@ -98,7 +98,7 @@ def _hints(scheduled: Any, seqs: int, query_len: Any, seq_len: Any) -> dict[str,
 
 
 def _refuse(call: str, others: dict[str, Any]) -> None:
-    """Raises UnsupportedFeature for an argument that changes the result, TypeError for one that nobody knows."""
+    """Raises UnsupportedFeature for an argument that changes the result, TypeError for an unknown one."""
     for name, value in others.items():
         if name in IGNORED:
             continue
@@ -110,8 +110,10 @@ def _refuse(call: str, others: dict[str, Any]) -> None:
 
 
 def _descale(name: str, descale: torch.Tensor | None, tensor: torch.Tensor) -> torch.Tensor | None:
-    """FlashAttention's [batch, kv_heads] as one number, or one per KV head. Beside other dtypes than fp8 FlashAttention
-    ignores them, and vLLM always passes them, expanded from one number. Raises SpecError."""
+    """FlashAttention's [batch, kv_heads] as one number, or one per KV head. Raises SpecError.
+
+    FlashAttention ignores it for dtypes other than fp8, and vLLM always passes it, expanded from one number.
+    """
     allowed = "[batch, kv_heads] expanded over the batch: one number, or one per KV head"
     if descale is not None:
         expect_stored(descale, name, allowed)
@@ -132,7 +134,7 @@ def _expect_one(name: str, scale: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _alibi(slopes: torch.Tensor | None, causal: bool) -> torch.Tensor | None:
-    """FlashAttention's slopes [heads] weigh -|q - k|, which is ours where no key lies behind its query."""
+    """FlashAttention's slopes [heads] multiply -|q - k|, which equals ours where no key lies behind its query."""
     if slopes is None:
         return None
     expect_stored(slopes, "alibi_slopes", "None or float32 [heads]")
@@ -145,9 +147,9 @@ def _alibi(slopes: torch.Tensor | None, causal: bool) -> torch.Tensor | None:
 def _features(
     causal: Any, window_size: Any, softcap: Any, sinks: torch.Tensor | None, most_keys: int, tokens: int
 ) -> Features:
-    """FlashAttention's window (left, right) counts keys beside the query's own, ours counts its own.
+    """Our features. FlashAttention's window (left, right) excludes the query's own key, ours includes it.
 
-    No bound to a side is -1, and any number that reaches past all keys that a row of the table can hold.
+    An unbounded side is -1, or any number that reaches past all keys of a row of the table.
     """
     window = (-1, -1) if window_size is None else window_size
     sides = [*map(integer, window)] if isinstance(window, tuple | list) else []
@@ -166,13 +168,13 @@ def _features(
 
 
 def _chunk(chunk: Any) -> Any:
-    """0 is FlashAttention's "none"."""
+    """The chunk; FlashAttention writes "none" as 0."""
     chunk = integer(chunk)
     return None if type(chunk) is int and chunk == 0 else chunk
 
 
 def _lengths(seqused_k: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None) -> torch.Tensor:
-    """int32 [num_seqs] keys of each sequence, on the device; `seqused_k` wins, as in FlashAttention."""
+    """int32 [num_seqs] keys of each sequence, on the device; `seqused_k` has precedence, as in FlashAttention."""
     if cu_seqlens_k is not None:
         expect_tensor(cu_seqlens_k, "cu_seqlens_k", 1)
     if seqused_k is not None:
@@ -189,7 +191,7 @@ def _new_lse(q: torch.Tensor, wanted: Any) -> torch.Tensor | None:
 
 
 def _one_of(**given: Any) -> Any:
-    """The one argument that is not None of several names for the same; None where all are."""
+    """The one argument of several synonyms that is not None; None where all are."""
     found = [name for name, value in given.items() if value is not None]
     if len(found) > 1:
         raise SpecError(found[1], "a value", f"one of {' and '.join(given)}")
@@ -319,7 +321,7 @@ class FlashAttention:
 def _dense_table(
     q: torch.Tensor, cache: torch.Tensor, starts: torch.Tensor | None, rows: torch.Tensor | None
 ) -> torch.Tensor:
-    """int32 or int64 [batch, 1]: the one page of each sequence of a dense cache. Raises SpecError."""
+    """int32 or int64 [batch, 1]: the page of each sequence of a dense cache. Raises SpecError."""
     if rows is not None:
         expect_tensor(rows, "cache_batch_idx", 1)
         return rows.unsqueeze(1)
@@ -331,7 +333,7 @@ def _dense_table(
 
 
 def _cache_lengths(lengths: Any, table: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-    """int32 [batch] of one number for all, of None, which is all that is there, or as given. Raises SpecError."""
+    """int32 [batch]: one number for all, the whole cache for None, or as given. Raises SpecError."""
     most = table.shape[1] * cache.shape[1]
     lengths = min(most, MOST_WINDOW) if lengths is None else integer(lengths)
     if type(lengths) is int:
@@ -342,7 +344,7 @@ def _cache_lengths(lengths: Any, table: torch.Tensor, cache: torch.Tensor) -> to
 
 
 def _joined(out: Any, sizes: tuple[int, int]) -> torch.Tensor:
-    """[batch, seqlen_q, heads, size] as [batch * seqlen_q, heads, size] of the same memory. Raises SpecError."""
+    """[batch, seqlen_q, heads, size] viewed as [batch * seqlen_q, heads, size]. Raises SpecError."""
     expect_tensor(out, "out", 4)
     expect(out.shape[:2] == sizes, "out", tuple(out.shape), f"[{sizes[0]}, {sizes[1]}, heads, value size]")
     if min(sizes) > 1 and out.stride(0) != sizes[1] * out.stride(1):  # flatten would copy, and `out` stay as it is

@@ -1,6 +1,7 @@
-"""The public call as operators of torch: `diptych_<dsl>::paged_attention` and `..._out`, whole under `torch.compile`.
+"""The public call as torch operators, `diptych_<dsl>::paged_attention` and `..._out`, which `torch.compile` does not
+open.
 
-Eager calls go past them: a dispatch of the one that writes took 0.2 ms of a loaded CPU, is_compiling() 0.1 us.
+Eager calls bypass them: dispatching an operator takes 0.2 ms of a busy CPU.
 """
 
 from dataclasses import fields
@@ -16,7 +17,7 @@ from common.spec.features import OPERANDS
 from common.spec.plain import real
 from common.spec.refusals import NO_GRADIENT
 
-# one description of the arguments for both: `paged_attention` returns a new tensor, `paged_attention_out` writes
+# The arguments of both: `paged_attention` returns a new tensor, `paged_attention_out` writes to one.
 _KINDS = {"bool": "bool", "int": "SymInt", "int | None": "SymInt?", "float | None": "float?"}
 _SETTINGS = {field.name: _KINDS[field.type] for field in fields(Features) if field.name not in OPERANDS}
 _INPUTS = ", ".join(
@@ -39,14 +40,14 @@ _NAMES = (
     "seq_lens",
     "key",
     "value",
-)  # of _INPUTS: those before the operands; behind them come hints and scale
+)  # _INPUTS before the operands; hints and scale follow them
 _TENSORS = len(_NAMES)
-_plans: WeakValueDictionary[str, Any] = WeakValueDictionary()  # an operator takes no object
+_plans: WeakValueDictionary[str, Any] = WeakValueDictionary()  # an operator takes no objects
 _numbers = count()
 
 
 def named(plan: Any) -> str:
-    """A name for a plan, by which operators call it while it lives."""
+    """The name by which operators call a plan while it lives."""
     name = str(next(_numbers))
     _plans[name] = plan
     return name
@@ -95,10 +96,10 @@ def traced(
     written: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
     plan: str | None = None,
 ) -> torch.Tensor:
-    """The call while it is being compiled. written: out, lse, workspace, each the caller's or None.
+    """The call while torch.compile traces it. written: out, lse, workspace, each the caller's or None.
 
-    tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value. plan: whose call it is,
-    by the name of `named`.
+    tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value. plan: the plan that is
+    called, by its name (`named`).
     """
     for name, value in zip(HINTS, hints, strict=True):
         if isinstance(value, torch.Tensor):

@@ -1,10 +1,10 @@
-"""The paper's Listing 2, its decision tree for Triton (tuned), and what it says of the rest in words.
+"""The paper's Listing 2, its tuned decision tree for Triton, and what its text says about other kernels.
 
     BLOCK_M = 64 if max_seqlen_q > 1 and avg_seqlen_q >= 4096 and is_nvidia_gpu() else 16
     BLOCK_N = 32 if max_seqlen_k <= 64 or avg_seqlen_q <= 4096 or is_amd_gpu() else 64
 
-BLOCK_M are the rows of a Q Block, BLOCK_N the keys of a tile. Warps and stages are not in the paper: each kernel's
-DEFAULT has them. A kernel that the paper has not is not here.
+BLOCK_M is the rows of a Q Block, BLOCK_N the keys of a tile. The paper does not give warps and stages: each kernel's
+DEFAULT has them. Kernels that the paper lacks are not here.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ def listing_2(stats: BatchStats, gpu: Gpu) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Listing2:
-    """kernels: a DSL's modules of these names."""
+    """The paper's choices. kernels: a DSL's modules by name."""
 
     q: Any
     segments: Any
@@ -37,8 +37,8 @@ class Listing2:
         return replace(self.q.DEFAULT, block_m=block_m, tile_size=tile_size)
 
     def parallel_softmax(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
-        """4.5: in parallel for small decode batches of longer sequences alone; it names neither border nor count. Here:
-        one segment for prompts, else the kernel's DEFAULT."""
+        """Section 4.5: parallel only for small decode batches of long sequences, without a threshold or a number of
+        segments. Here: one segment for prompts, else the kernel's DEFAULT."""
         block_m, tile_size = listing_2(stats, gpu)
         config = replace(self.segments.DEFAULT, block_m=block_m, tile_size=tile_size)
         return config if stats.max_query_len <= 1 else replace(config, num_segments=1)

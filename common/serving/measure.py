@@ -1,7 +1,7 @@
-"""Time what a choice may take on a batch like one to come, so that the fastest is taken from then on.
+"""Time the candidates for a batch that is likely to come, so that the fastest is taken from then on.
 
 In: a plan, a point (common/serving/points.py), the candidates of its family. Out: their times, and a winner that is
-kept (common/serving/winners.py). It waits for the device and compiles, so it belongs in a warm-up: never in a call.
+kept (common/serving/winners.py). Waits for the device and compiles, so call it in a warm-up only.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from common.spec.metadata import BatchStats, cdiv
 from common.spec.paged_batch import E4M3
 from common.spec.refusals import expect, expect_integer
 
-AGREE = 0.05  # of the largest output: another order of the same sums, not another answer
+AGREE = 0.05  # of the largest output: sums in another order differ by less
 DEVICE_MS = 20  # of timing a candidate
-OF_MEMORY = 4  # a cache made for timing takes at most one part in so many of what is free
+OF_MEMORY = 4  # a cache made for timing takes at most this part of the free memory
 
 Clock = Callable[[Callable[[], None]], float]
 
@@ -42,7 +42,7 @@ def measure(
     progress: Callable[[int, int, BatchStats, list[Timed]], None] | None,
     clock: Clock | None,
 ) -> int:
-    """As Plan.measure says, but for what the plan does with the winners."""
+    """Do what Plan.measure says, except keeping the winners."""
     count, gpu = expect_integer(count, "count", 1), gpu_of(plan.device)
     expect(gpu is not None, "measure", f"{plan.device} to time on", "a GPU")
     expect(plan.kernel is None, "measure", f"a plan of kernel={plan.kernel!r}", "one whose kernel is chosen")
@@ -69,7 +69,7 @@ def measure(
 
 
 def _within(stats: BatchStats, max_tokens: int, max_seqs: int, max_seq_len: int) -> BatchStats:
-    """A point of the grid, which rounds up, within a capacity."""
+    """A grid point, which is rounded up, within a capacity."""
     seqs, keys = min(stats.num_seqs, max_seqs), min(stats.max_seq_len, max_seq_len)
     longest = min(stats.max_query_len, keys)
     decodes = seqs if longest == 1 else min(stats.num_decodes, seqs - 1)
@@ -78,7 +78,7 @@ def _within(stats: BatchStats, max_tokens: int, max_seqs: int, max_seq_len: int)
 
 
 def graph_us(launch: Callable[[], None]) -> float:
-    """Median microseconds of a launch that was captured in a graph, with an empty last-level cache."""
+    """Median microseconds of a launch captured in a graph, with an empty last-level cache."""
     from triton.testing import do_bench
 
     graph = torch.cuda.CUDAGraph()
@@ -90,9 +90,11 @@ def graph_us(launch: Callable[[], None]) -> float:
 def batch_of(
     shape: AttentionShape, stats: BatchStats, device: torch.device, caches: tuple[torch.Tensor | None, ...] = ()
 ) -> PagedBatch:
-    """A batch of these sizes whose prompts share the tokens, each sequence as long as the mean. caches: K, V as
-    Plan.warmup has them; made here where they are None, of as many pages as the batch has, or as a part of the free
-    memory holds: then sequences share pages."""
+    """A batch of these sizes; prompts share the tokens evenly, and each sequence has the mean length.
+
+    caches: K, V as Plan.warmup has them; None makes new ones with as many pages as the batch needs, or as a part of the
+    free memory holds: then sequences share pages.
+    """
     seqs, prompts = stats.num_seqs, stats.num_seqs - stats.num_decodes
     keys = max(stats.total_seq_len // seqs, stats.max_query_len)
     left = stats.num_tokens - stats.num_decodes
@@ -136,8 +138,8 @@ def times(
     clock: Clock,
     out_dtype: torch.dtype | None = None,
 ) -> list[Timed]:
-    """What each candidate takes whose scratch the plan's workspace holds. The first is what is taken without a
-    measurement: the others have to agree with its answer."""
+    """The time of each candidate whose scratch fits into the plan's workspace. The first is the choice without a
+    measurement: the others must agree with its output."""
     shape, features = plan.shape, of_seqs(plan.features, stats.num_seqs)
     dtype = out_dtype or (torch.bfloat16 if shape.dtype in E4M3 else shape.dtype)
     first, found = None, []
@@ -156,7 +158,7 @@ def times(
                 found.append(Timed(choice, None, "another answer"))
                 continue
             found.append(Timed(choice, clock(launch)))
-        except Exception as error:  # no shared memory left, or what its compiler says: another candidate serves
+        except Exception as error:  # out of shared memory, or a compiler error
             found.append(Timed(choice, None, f"{type(error).__name__}: {str(error)[:120]}"))
             continue
         first = out if first is None else first

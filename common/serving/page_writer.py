@@ -1,4 +1,4 @@
-"""Writing a step's new K and V into pages, kept by signature as the attention of a plan is."""
+"""Write a step's new K and V into pages; launches are kept by signature, as a plan's attention is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Kept(NamedTuple):
 
 
 class PageWriter:
-    """`cache.launch` of one DSL without its dispatch from the second call of a signature on."""
+    """`cache.launch` of one DSL, without Triton's dispatch from the second call of a signature on."""
 
     def __init__(self, family: Family) -> None:
         self.family = family
@@ -33,7 +33,7 @@ class PageWriter:
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Signatures whose launch is repeated as it was kept, and all that are known."""
+        """(signatures whose launch is repeated, all known signatures)."""
         return self._signatures.counts
 
     def __call__(
@@ -56,7 +56,7 @@ class PageWriter:
             known, kept = self._signatures.find(given, pointers, others)
             if kept is not None and self._again(kept, pointers, key.get_device()):
                 return
-        except NOT_A_CALL:  # no such tensors: the checks say which
+        except NOT_A_CALL:  # not such tensors: the checks say which
             known = None
         self._launch(CacheWrite(*tensors), known, given if known is not None else [])
 

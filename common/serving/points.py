@@ -1,4 +1,4 @@
-"""Batches that a warm-up is stated for: sizes, lengths and classes, in place of all that a capacity reaches."""
+"""The batches that a warm-up is stated for, by sizes, lengths and classes, in place of everything within a capacity."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from common.spec.refusals import expect_flag, expect_integer
 
 @dataclass(frozen=True)
 class Point:
-    """A batch of num_seqs sequences of up to max_seq_len keys, the longest query of max_query_len tokens.
+    """A batch of num_seqs sequences of up to max_seq_len keys, whose longest query has max_query_len tokens. Raises
+    SpecError.
 
-    num_decodes: sequences of one token; None: all where max_query_len is 1, else none. It stands for every batch in the
-    same cell of the grid on which choices are made (common.serving.grid): a point of 1024 keys for 769 to 1024.
-    Raises SpecError.
+    num_decodes: sequences of one token; None: all where max_query_len is 1, else none. A point stands for every batch
+    in its cell of the grid (common.serving.grid): 1024 keys for 769 to 1024.
     """
 
     num_seqs: int
@@ -37,7 +37,7 @@ class Point:
             object.__setattr__(self, "num_decodes", expect_integer(self.num_decodes, "num_decodes", 0))
 
     def cell(self, max_tokens: int, max_seqs: int, max_seq_len: int) -> BatchStats:
-        """The cell of the grid. Raises SpecError where the point lies beyond these."""
+        """The cell of the grid. Raises SpecError where the point lies outside this capacity."""
         limits = {"num_seqs": max_seqs, "max_seq_len": max_seq_len, "max_query_len": max_tokens}
         for name, limit in limits.items():
             if getattr(self, name) > limit:
@@ -70,10 +70,8 @@ def points(
     query_lens: Iterable[int] = (1,),
     mixed: Iterable[bool] = (False,),
 ) -> Iterator[Point]:
-    """Every batch size at every length with every longest query; mixed: True for all but one sequence decoding.
-
-    Raises SpecError.
-    """
+    """Every batch size at every length with every longest query. mixed: all sequences but one decode. Raises
+    SpecError."""
     sizes = (_sizes(batch_sizes, "batch_sizes"), _sizes(lengths, "lengths"), _sizes(query_lens, "query_lens"))
     flags = [expect_flag(one, "mixed") for one in _all_of(mixed, "mixed", "True and False")]
     for seqs, keys, query, beside in itertools.product(*sizes, flags):
@@ -82,7 +80,7 @@ def points(
 
 
 def prompts(batch_sizes: Iterable[int], lengths: Iterable[int], query_lens: Iterable[int]) -> Iterator[Point]:
-    """As `points`, beside every number of decodes that the grid tells apart: none, powers of two, all but one."""
+    """As `points`, with every number of decodes that the grid distinguishes: none, powers of two, all but one."""
     sizes = (_sizes(batch_sizes, "batch_sizes"), _sizes(lengths, "lengths"), _sizes(query_lens, "query_lens"))
     for seqs, keys, query in itertools.product(*sizes):
         if query <= keys:
@@ -93,8 +91,8 @@ def prompts(batch_sizes: Iterable[int], lengths: Iterable[int], query_lens: Iter
 
 
 def typical(max_tokens: int, max_seqs: int, keys: int) -> list[Point]:
-    """Batches that a server mostly has: decodes of powers of two of sequences over `keys` keys, a prompt of as many
-    tokens or as a step takes, and one beside decodes."""
+    """The batches of a typical server: decodes of powers of two of sequences over `keys` keys, a prompt of `keys`
+    tokens or the most of a step, and a prompt beside decodes."""
     seqs = [n for i in range(max_seqs.bit_length()) if (n := 1 << i) <= max_tokens]
     prompt = min(max_tokens, keys)
     found = list(points(seqs, [keys]))

@@ -1,4 +1,4 @@
-"""A call that was checked, chosen and launched once, ready to be launched again on other tensors of its signature."""
+"""A call that was checked, chosen and launched once, ready to be launched on other tensors of its signature."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from common.spec.kernel import Capacity, asked_of
 from common.spec.metadata import cdiv
 from common.spec.overlap import Places
 
-MOST_SCRATCH = 2**30  # bytes that a call without a workspace asks the allocator for at most
+MOST_SCRATCH = 2**30  # bytes that a call without a workspace may allocate
 
 
 class Prepared:
-    """The choice for one signature, the places of its scratch, and the tapes of its launches where it can have some.
+    """The choice for one signature, the layout of its scratch, and the tapes of its launches, where there can be any.
 
-    layout: how much scratch each call needs, and how much memory a step. memory: that of a plan of the caller's, None
-    where each step has its own. tapes: of a call that plans its step, and of one that takes the plan as it is. made:
-    what the plan of a step is made for, as the signature has it (`made_for`); None where the kernel makes none. places:
-    where a tape's tensors and its scratch lie; None before there is a tape.
+    layout: the scratch of a call, and the memory of a step. memory: of a plan that the caller keeps, None where each
+    step has its own. tapes: of a call that plans its step, and of one that reuses the plan. made: what a step's plan
+    depends on, as the signature has it (`made_for`); None where the kernel makes none. places: where a tape's tensors
+    and scratch lie; None before there is a tape.
     """
 
     __slots__ = ("_recorded", "choice", "family", "kernel", "layout", "made", "memory", "places", "tapes")
@@ -37,7 +37,7 @@ class Prepared:
         self.family, self.choice, self.layout, self.memory = family, choice, layout, memory
         self.kernel = family.kernel(choice.kernel)
         self.tapes: list[Tape | None] = [None, None]
-        follows_hints = "full_graph" not in self.kernel.SUPPORTS  # as do its launches then, not the shapes alone
+        follows_hints = "full_graph" not in self.kernel.SUPPORTS  # then its launches depend on hints too
         self._recorded = [follows_hints, follows_hints]
         self.made: tuple | None = None
         self.places: Places | None = None
@@ -50,11 +50,11 @@ class Prepared:
 
     @property
     def tape(self) -> Tape | None:
-        """Of a call that plans its step."""
+        """The tape of a call that plans its step."""
         return self.tapes[False]
 
     def new_memory(self, device: torch.device) -> torch.Tensor | None:
-        """For the plan of a step; None where that needs none."""
+        """Memory for a step's plan; None where none is needed."""
         if self.memory is not None or not self.layout.step_bytes:
             return self.memory
         return torch.empty(self.layout.step_bytes, dtype=torch.uint8, device=device)
@@ -69,9 +69,9 @@ class Prepared:
         memory: torch.Tensor | None,
         planned: bool = False,
     ) -> None:
-        """Through the kernel's own `launch`; keeps the tape. The order of slots is that of a call's pointers.
+        """Launch through the kernel's own `launch` and keep the tape. The slots have the order of a call's pointers.
 
-        planned: the plan of this step is in `memory`.
+        planned: the plan of this step is already in `memory`.
         """
         workspace = self.layout.place(buffer, memory)
         if self.layout.plans:
@@ -91,24 +91,24 @@ class Prepared:
             given = [slot for slot in slots if slot is not None]
             stream = tape.current_stream(batch.device.index)
             written = (0, *([] if lse is None else [len(given) - 1]), len(given))
-            self.places = Places([*given, buffer, None], written)  # the memory of a step is nobody else's
+            self.places = Places([*given, buffer, None], written)  # nobody else owns the memory of a step
             self.tapes[planned] = Tape.of(launches, [*given, buffer, memory], stream, regions=2)
 
 
 def made_for(batch: PagedBatch, features: Features) -> tuple:
-    """What a step's plan is made for beside its lengths: sizes, and what says which keys a row sees; tensors by their
-    addresses, as layers of one step have the same."""
+    """What a step's plan depends on beside its lengths: sizes, and which keys a row sees; tensors by address, which the
+    layers of a step share."""
     return *_made_for(batch, features), *addresses(features)
 
 
 def _made_for(batch: PagedBatch, features: Features) -> tuple:
-    """Of `made_for` what a signature has."""
+    """The part of `made_for` that a signature has."""
     masks = (features.causal, features.sliding_window, features.chunk, features.chunk_lookback, features.cross)
     return batch.num_tokens, batch.num_seqs, batch.block_table.shape[1], *masks
 
 
 def addresses(features: Features | None) -> tuple:
-    """Of `made_for` the tensors."""
+    """The tensors of `made_for`, by address."""
     if features is None:
         return None, None, None
     tensors = (features.spans, features.causal_per_sequence, features.tree_bias)
@@ -120,8 +120,8 @@ def choice_for(family: Family, batch: PagedBatch, features: Features) -> Choice:
 
 
 def capacity_of(batch: PagedBatch) -> Capacity:
-    """What scratch must hold: tokens in sixteens, so that its strides are divisible alike at every batch, and keys of
-    the sequences that are no decodes, at most what the cache holds."""
+    """The capacity that scratch must hold: tokens in sixteens, so that strides are divisible alike at every batch, and
+    the keys of sequences that are no decodes, at most what the cache holds."""
     stats, cache = batch.stats, batch.by_token()[0]
     keys = min((stats.num_seqs - stats.num_decodes) * stats.max_seq_len, cache.shape[0] * cache.shape[1])
     return Capacity(max(cdiv(batch.num_tokens, 16), 1) * 16, batch.num_seqs, batch.device, keys)

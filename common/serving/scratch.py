@@ -1,10 +1,10 @@
-"""A kernel's workspace inside two buffers of bytes, which a call is given or allocates.
+"""Lay out a kernel's workspace in two byte buffers, which the caller gives or a call allocates.
 
-`workspace(shape, capacity, config)` is asked once with `torch.empty` and `torch.zeros` giving tensors without memory.
-Those of `torch.empty` lie in scratch, whose content means nothing between launches: any calls may share it. Those of
-`torch.zeros` hold what a step's plan says, and last until the next step: nothing else lies over them. Zeros they are
-in a plan of the caller's alone (common.serving.plan), once: a kernel sets what it counts on, as another may have been
-here and have been broken off.
+`workspace(shape, capacity, config)` is called once with `torch.empty` and `torch.zeros` patched to give tensors without
+memory. Tensors of `torch.empty` lie in scratch, which any calls may share, because it means nothing between launches.
+Tensors of `torch.zeros` hold a step's plan until the next step, and overlap nothing. They are zero only in a plan that
+the caller keeps (common.serving.plan), once: a kernel must initialise what it relies on, as another launch may have
+been interrupted there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from common.spec.kernel import Capacity
 from common.spec.paged_batch import ALIGNMENT
 from common.spec.refusals import expect_stored
 
-SPACING = 256  # bytes between the starts of two tensors: a multiple of ALIGNMENT and of a cache line
+SPACING = 256  # bytes between two tensors: a multiple of ALIGNMENT and of a cache line
 
 
 class _Deferred(TorchFunctionMode):
-    """torch.empty and torch.zeros on the meta device, which has no memory. lasting: what the latter made."""
+    """Makes torch.empty and torch.zeros return meta tensors, without memory. lasting: those of torch.zeros."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,8 +42,8 @@ class _Deferred(TorchFunctionMode):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the meta tensors of `template` (dataclasses, tuples, anything else) lie: for each whether that is the
-    memory of a step, and its offset there. num_bytes: of scratch; step_bytes: of a step's memory."""
+    """Where the meta tensors of `template` (dataclasses, tuples, anything else) lie: in scratch or in a step's memory,
+    and at which offset. num_bytes: of scratch; step_bytes: of a step's memory."""
 
     template: Any
     places: tuple[tuple[bool, int], ...]
@@ -56,7 +56,7 @@ class Layout:
         with deferred:
             template = kernel.workspace(shape, capacity, config)
         lasting = set(map(id, deferred.lasting))
-        places: dict[int, tuple[bool, int]] = {}  # a tensor may stand in two places of the template
+        places: dict[int, tuple[bool, int]] = {}  # a tensor may occur twice in the template
         ends = {False: 0, True: 0}
         for tensor in tensors(template):
             lasts = id(tensor) in lasting
@@ -68,11 +68,11 @@ class Layout:
 
     @property
     def plans(self) -> bool:
-        """Whether the kernel makes a plan of each step, which others of the step's launches may take."""
+        """Whether the kernel makes a plan of each step, which the step's other launches may reuse."""
         return hasattr(self.template, "planned")
 
     def place(self, buffer: torch.Tensor | None, memory: torch.Tensor | None = None) -> Any:
-        """The workspace on `buffer`, uint8 [at least num_bytes], and `memory`, uint8 [at least step_bytes]. Raises
+        """The workspace in `buffer`, uint8 [at least num_bytes], and `memory`, uint8 [at least step_bytes]. Raises
         SpecError."""
         if not self.places:
             return self.template

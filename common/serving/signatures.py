@@ -1,8 +1,8 @@
-"""What a first call of a signature made, found again by the calls behind it: attention's and those that write pages.
+"""Find what the first call of a signature made, for attention and for writing pages.
 
-A call like the last one of its kind is told by one comparison in C, 0.9 us for seven tensors; making its signature and
-looking it up takes 3.7. That comparison is a private class of torch, so it is tried once before it is believed: where
-it is gone, or misses a difference, every call makes its signature.
+One comparison in C tells whether a call is like the last one of its kind, four times faster than making and looking up
+its signature. The comparison is a private class of torch, so it is tested once: where it is gone or misses a
+difference, every call makes its signature.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ except ImportError:
     TensorGuards = None
 
 NOT_A_CALL = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # from looking up malformed arguments
-MOST = 4096  # signatures; a serving engine's batch sizes are fewer, and past them all are made again
+MOST = 4096  # signatures; beyond, all are made anew
 
 
 class Repeatable(Protocol):
-    """tape: the launches to repeat; None where they have to be launched anew."""
+    """tape: the launches to repeat; None where they must be launched anew."""
 
     tape: Tape | None
 
@@ -39,8 +39,8 @@ def never(*tensors: torch.Tensor) -> bool:
 
 
 def likeness(given: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """A test of as many other tensors: sizes, strides, dtypes and devices are those of `given`. May be False for others
-    that are alike (where autograd differs, or a tensor comes twice). Keeps no tensor alive."""
+    """A test of whether other tensors have the sizes, strides, dtypes and devices of `given`. It may be False for
+    tensors that do (where autograd differs, or a tensor occurs twice). Keeps no tensor alive."""
     return _of(given) if _exact() else never
 
 
@@ -66,7 +66,7 @@ _NOTHING = never, None
 
 
 class Signatures(Generic[Kept]):
-    """By signature what was kept of its first call, None where that was nothing."""
+    """What was kept of the first call of each signature; None where nothing was."""
 
     def __init__(self) -> None:
         self._known: dict[tuple, Kept | None] = {}
@@ -74,7 +74,7 @@ class Signatures(Generic[Kept]):
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Signatures whose launches are repeated, and all that are known."""
+        """(signatures whose launches are repeated, all known signatures)."""
         return sum(one is not None and one.tape is not None for one in self._known.values()), len(self._known)
 
     def __contains__(self, known: tuple) -> bool:
@@ -83,9 +83,9 @@ class Signatures(Generic[Kept]):
     def find(
         self, given: Sequence[torch.Tensor], pointers: list[int], others: tuple
     ) -> tuple[tuple | None, Kept | None]:
-        """The signature of a call, None where it was not needed, and what is kept of it.
+        """The signature of a call (None where it was not needed) and what is kept of it.
 
-        pointers: the addresses of `given`. others: what is no tensor, and which tensors are None.
+        pointers: the addresses of `given`. others: everything that is not a tensor, and which tensors are None.
         """
         alike, kept = self._recent.get(others, _NOTHING)
         if 0 not in pointers and alike(*given) and aligned(pointers):

@@ -1,6 +1,6 @@
-"""A hash of a kernel's code, by which a time is known to be of other code.
+"""The hash of a kernel's code, which tells whether a time was taken with the present code.
 
-In: a DSL's folder, a kernel's name. Out: 16 hex digits, of the kernel and of all that it imports there.
+In: a DSL's folder, a kernel's name. Out: 16 hex digits of the kernel and of all that it imports from that folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def _imported(tree: ast.Module, package: str) -> Iterator[str]:
-    """Modules of the package's own folder that a module imports."""
+    """The modules of the package that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package:
             parts = node.module.split(".")[1:]
@@ -22,7 +22,7 @@ def _imported(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _code(node: Any) -> Any:
-    """A syntax tree as nested lists, without docstrings and places: the same in every version of Python."""
+    """A syntax tree as nested lists, without docstrings and positions: the same in every version of Python."""
     if isinstance(node, list):
         kept = [one for one in node if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
         return [_code(one) for one in kept]
@@ -34,14 +34,14 @@ def _code(node: Any) -> Any:
 
 @lru_cache(128)
 def _file(path: Path, package: str, written_ns: int) -> tuple[str, tuple[str, ...]]:
-    """A hash of a module's code, and the modules of its package that it imports."""
+    """The hash of a module's code, and the modules of its package that it imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return hashlib.sha256(str(_code(tree)).encode()).hexdigest(), tuple(sorted(set(_imported(tree, package))))
 
 
 def stamp(folder: Path, kernel: str) -> str:
     """16 hex digits over the code of a kernel of a DSL's folder and of all that it imports there; comments and
-    docstrings do not count. Empty for a kernel that is not there."""
+    docstrings do not count. Empty for an unknown kernel."""
     met: dict[str, str] = {}
     kernel = kernel.replace(".", "/")
     left = [kernel]

@@ -1,7 +1,7 @@
-"""Which plans of a step are made, and in which memory: what `same_step=True` may take.
+"""Which plans of a step exist, and in which memory: what `same_step=True` may reuse.
 
-Without a plan of the caller's each step has memory of its own, from torch's allocator on the stream of the call that
-plans: two streams share none, and a captured graph has what lives in its pool. The next step on a stream lets it go.
+Unless the caller keeps a plan, each step's memory comes from torch's allocator on the stream of the planning call:
+streams share none, and a captured graph's lives in its pool. The next step on a stream frees it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from common.spec.kernel import MOST_STREAMS
 
 
 class Planned(NamedTuple):
-    """made: what it was made for (`common.serving.prepared.made_for`). memory: where it lies."""
+    """made: what the plan was made for (`common.serving.prepared.made_for`). memory: where it lies."""
 
     made: tuple
     memory: torch.Tensor | None
 
 
 class Step(NamedTuple):
-    """capture: the number of the graph that the step is captured into, 0 where it runs (`common.serving.tape.capture`).
-    plans: by the layout that they are laid out by."""
+    """capture: the number of the graph that the step is captured into, 0 outside of one
+    (`common.serving.tape.capture`). plans: by layout."""
 
     capture: int
     plans: dict[Any, Planned]
 
 
 class Steps:
-    """The current step of each stream. used: whether any was planned; where none was, nobody has to say when one
-    begins."""
+    """The current step of each stream. used: whether any plan was made; without one, nobody has to announce a step."""
 
     def __init__(self) -> None:
         self._steps: dict[Any, Step] = {}
@@ -41,7 +40,7 @@ class Steps:
         return len(self._steps)
 
     def clear(self) -> None:
-        """What is called next plans."""
+        """Make the next call plan anew."""
         self._steps.clear()
 
     def begin(self, stream: Any, capture: int) -> Step:
@@ -58,16 +57,16 @@ class Steps:
         self.used = True
 
     def find(self, stream: Any, capture: int, layout: Any, made: tuple) -> Planned | None:
-        """The plan of the current step, where one was made for the same.
+        """The plan of the current step that was made for the same.
 
-        Raises SpecError in a capture that the step did not begin in, and behind it: a graph is replayed for lengths
-        that no other's plan knows.
+        Raises SpecError in a capture that the step did not begin in, and after it: a graph is replayed for lengths that
+        no other step's plan knows.
         """
         step = self._steps.get(stream)
         if step is None and not (capture and self.used):
             return None
         if step is not None and (step.capture == capture or (step.capture < 0 and capture < 0)):
-            found = step.plans.get(layout) if step.capture == capture else None  # unknown graphs: none is the same
+            found = step.plans.get(layout) if step.capture == capture else None  # an unknown graph equals no other
             return found if found is not None and found.made == made else None
         here = "captured into a graph" if capture else "not captured"
         there = "elsewhere" if step is None or capture else "in a capture"

@@ -1,13 +1,12 @@
 """The launches of one call, kept so that the next call of the same signature skips the JIT's dispatch.
 
-Triton's dispatch takes 20 to 29 us a launch on the host of an H200, most of it to find again which binary the
-arguments belong to; the launch itself takes 6. `Tape.of` keeps what a first call launched: binary, grid and
-arguments, with the slot that each pointer came from. `replay` puts the new pointers in. A tape belongs to one
-signature (`common.serving.call`), which holds everything that either the kernel's host code or Triton's specialisation
-reads: shapes, strides, dtypes, devices, alignment, floats, the choice. Tensor descriptors are made anew around the new
-pointers, and what went to a second stream goes to the one beside the current stream, which waits and is waited for as
-it was. What cannot be replayed has no tape and is dispatched as ever: pointers of nobody, a second stream that nobody
-joins, an interpreter.
+Triton's dispatch takes four times as long on the host as the launch itself, mostly to find the binary again. `Tape.of`
+keeps what a first call launched: binary, grid and arguments, with the slot that each pointer came from; `replay` puts
+in the new pointers. A tape belongs to one signature (`common.serving.call`), which holds everything that the kernel's
+host code or Triton's specialisation reads: shapes, strides, dtypes, devices, alignment, floats, the choice. Tensor
+descriptors are made anew, and work on a second stream goes to the one beside the current stream, with the same waits.
+What cannot be replayed has no tape and is dispatched as usual: pointers outside the arguments, a second stream that
+nobody joins, an interpreter.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from common.spec.kernel import side_of
 
 _patching = threading.Lock()
 _unknown = itertools.count(1)
-_launchers: dict[tuple[type, tuple[str, ...]], Any] = {}  # Triton's, by the types of the run-time arguments
+_launchers: dict[tuple[type, tuple[str, ...]], Any] = {}  # Triton's launchers, by the types of the run-time arguments
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch as the JIT made it.
+    """A launch as the JIT made it.
 
     compiled: Triton's CompiledKernel, or None where nothing was compiled. args: all parameters of the kernel in order,
-    compile-time ones included. constant: whether each is compile-time. stream: the raw stream it went to.
+    compile-time ones included. constant: whether each is compile-time. stream: the raw stream.
     """
 
     compiled: Any
@@ -68,7 +67,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Wait:
-    """`stream` went on when `other` had ended what it held: two torch.cuda.Stream."""
+    """`stream` waited for the work that `other` held: two torch.cuda.Stream."""
 
     stream: Any
     other: Any
@@ -76,7 +75,7 @@ class Wait:
 
 @contextmanager
 def waits(launches: list[Launch | Wait], device: torch.device) -> Iterator[None]:
-    """Adds to `launches` which streams this thread makes wait for each other, in the order of both."""
+    """In this context, append to `launches` which streams this thread makes wait for each other."""
     if not has_jit(device):
         yield
         return
@@ -96,15 +95,15 @@ def waits(launches: list[Launch | Wait], device: torch.device) -> Iterator[None]
 
 
 def driver_call(entry: Launch) -> tuple[Callable, tuple, list[tuple[Any, bool]], bool]:
-    """The driver's launch behind a compiled kernel, what it wants between the stream and the kernel's arguments, these,
-    each with whether it is compile-time, and whether it wants them as one list.
+    """The driver's launch function behind a compiled kernel; the arguments that it takes between the stream and the
+    kernel's arguments; the latter, each with whether it is compile-time; and whether it takes them as one list.
 
-    On NVIDIA the C function itself, 1 us less than the object around it, where a kernel needs no scratch of Triton's.
+    On NVIDIA the C function itself, 1 us faster than its wrapper, where a kernel needs none of Triton's scratch.
     """
     compiled, launcher = entry.compiled, entry.compiled.run
     arguments = list(zip(entry.args, entry.constant, strict=True))
     needs = [getattr(launcher, f"{kind}_scratch_size", 1) for kind in ("global", "profile")]
-    hooks = (None, None, None)  # launch metadata, and the two hooks: `observed` calls are not replayed
+    hooks = (None, None, None)  # no launch metadata, no hooks: `observed` calls are not replayed
     if type(launcher).__name__ != "CudaLauncher" or any(needs) or type(launcher.launch).__name__ == "function":
         return launcher, (compiled.function, compiled.packed_metadata, *hooks), arguments, False
     head = (compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl)
@@ -117,11 +116,10 @@ def driver_call(entry: Launch) -> tuple[Callable, tuple, list[tuple[Any, bool]],
 
 
 def _opened(launcher: Any, compiled: Any, arguments: list[tuple[Any, bool]]) -> tuple[Any, list[tuple[Any, bool]]]:
-    """A launcher of Triton's for the run-time arguments alone, tuples opened, and these.
+    """A Triton launcher for the run-time arguments only, with tuples opened, and these arguments.
 
-    Triton's own is handed compile-time arguments and features that are off as well, 25 of them, to look past them in C:
-    two launches of parallel_softmax then take 4.6 us in triton 3.6 in place of 1.4, and 1.9 in place of 1.0 in 3.7. In
-    3.6 a launcher is a C file, which Triton compiles in 0.2 s and keeps on the disk.
+    Triton's own launcher also takes compile-time arguments and unused features, and skips them in C: up to three times
+    as slow. In 3.6 a launcher is a C file, compiled in 0.2 s and cached on disk.
     """
     types = getattr(getattr(compiled, "src", None), "signature", None)
     if types is None or len(types) != len(arguments):
@@ -138,7 +136,7 @@ def _opened(launcher: Any, compiled: Any, arguments: list[tuple[Any, bool]]) -> 
 
 
 def _typed_leaves(value: Any, kind: Any) -> Iterator[tuple[Any, str]]:
-    """The run-time arguments inside one, each with its type."""
+    """The run-time arguments inside one argument, each with its type."""
     if isinstance(kind, tuple):
         for pair in zip(value, kind, strict=True):
             yield from _typed_leaves(*pair)
@@ -147,7 +145,7 @@ def _typed_leaves(value: Any, kind: Any) -> Iterator[tuple[Any, str]]:
 
 
 def observed() -> bool:
-    """Whether somebody hooked Triton's launches (a profiler): then none may pass it by."""
+    """Whether a profiler hooks Triton's launches: then no launch may bypass Triton."""
     knobs = sys.modules.get("triton.knobs")
     if knobs is None:
         return False
@@ -157,7 +155,7 @@ def observed() -> bool:
 
 
 def has_jit(device: torch.device) -> bool:
-    """Whether launches on `device` go through the JIT's dispatch: on a CPU kernels are interpreted."""
+    """Whether launches on `device` go through the JIT; on a CPU kernels are interpreted."""
     return device.type == "cuda"
 
 
@@ -175,8 +173,8 @@ def current() -> torch.cuda.Stream:
 
 
 def capture(device: int) -> int:
-    """The number of the graph that the current stream of the device is captured into; 0 where it is not. Negative,
-    and another each time, where the driver does not say."""
+    """The number of the graph that the device's current stream is captured into; 0 outside a capture. Where the driver
+    does not tell it is negative, and another one each time."""
     if device < 0:
         return 0
     if device != current_device():
@@ -194,7 +192,7 @@ def _number(stream: int) -> int:
 
 @cache
 def _capture_info() -> Callable[..., int] | None:
-    """The driver's function; None where there is none."""
+    """The driver's function; None where it lacks one."""
     library, name = ("libamdhip64.so", "hip") if torch.version.hip else ("libcuda.so.1", "cu")
     try:
         return getattr(ctypes.CDLL(library), f"{name}StreamGetCaptureInfo")
@@ -203,7 +201,7 @@ def _capture_info() -> Callable[..., int] | None:
 
 
 def on(device: torch.device) -> AbstractContextManager:
-    """Makes `device` the current one: Triton launches there, wherever the tensors are."""
+    """Make `device` current: Triton launches there, wherever the tensors are."""
     if device.type != "cuda" or device.index == current_device():
         return nullcontext()
     return torch.cuda.device(device)
@@ -214,7 +212,7 @@ _PLAIN = (int, float, bool, str, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """replay(pointers, stream): launch all of it on `stream`, the current one of the current device."""
+    """replay(pointers, stream): launch everything on `stream`, the current one of the current device."""
 
     replay: Callable[[Sequence[int], int], None]
 
@@ -226,10 +224,10 @@ class Tape:
         stream: int,
         regions: int = 1,
     ) -> Tape | None:
-        """A tape, or None where one of the launches cannot be repeated from pointers alone.
+        """A tape, or None where a launch cannot be repeated from pointers alone.
 
-        slots: the tensors that a call brings; `replay` gets their addresses in this order, 0 for None. The last ones,
-        so many as `regions`, are memory of the call's own: pointers into them are kept as distances from their start.
+        slots: the tensors that a call brings; `replay` gets their addresses in this order, 0 for None. The last
+        `regions` slots are memory of the call itself: pointers into them are kept as offsets.
         """
         script = _Script(slots, stream, regions)
         lines = [script.line(entry) for entry in launches] if _joined(launches, stream) else []
@@ -240,11 +238,11 @@ class Tape:
 
 @dataclass
 class _Script:
-    """The source of a `replay` and the values of its names.
+    """The source of a `replay`, and the values of its names.
 
     One line a launch: `c0(c1, c2, c3, stream, c4, p0, (c5, p1), p7 + c6)`, with a name for each constant and each
-    slot's address. An argument costs 5 ns so; picked out of a list of values it cost 15, and a call has 100. A launch
-    beside goes to the stream beside the current one (common.spec.kernel.side_stream), whichever that is.
+    slot's address: three times as fast as a list of values. A launch on a second stream goes to the one beside the
+    current stream (common.spec.kernel.side_stream).
     """
 
     slots: Sequence[torch.Tensor | None]
@@ -263,7 +261,7 @@ class _Script:
         return self.names.pop("replay")
 
     def line(self, entry: Launch | Wait) -> str | None:
-        """One launch, or one stream that waits for another; None where it cannot be repeated."""
+        """The line of a launch, or of a stream that waits for another; None where it cannot be repeated."""
         if isinstance(entry, Wait):
             self.beside = True
             ends = ["here" if end.cuda_stream == self.stream else "side" for end in (entry.stream, entry.other)]
@@ -285,7 +283,7 @@ class _Script:
         return name
 
     def _source(self, value: Any) -> str | None:
-        """Where a replay finds a run-time argument of a kernel; None where it could not."""
+        """Where a replay finds a run-time argument of a kernel; None where it cannot."""
         if isinstance(value, torch.Tensor):
             return self._address(value)
         if isinstance(getattr(value, "base", None), torch.Tensor) and hasattr(value, "block_shape"):
@@ -296,7 +294,7 @@ class _Script:
         return self._constant(value) if all(isinstance(leaf, _PLAIN) for leaf in _leaves(value)) else None
 
     def _address(self, tensor: torch.Tensor) -> str | None:
-        """The one slot that a pointer belongs to, and how far into a region it is."""
+        """The slot that a pointer belongs to, and its offset in a region."""
         pointer, slots = tensor.data_ptr(), [(f"p{i}", slot) for i, slot in enumerate(self.slots) if slot is not None]
         found = [name for name, slot in slots if slot.data_ptr() == pointer]
         if not found:
@@ -309,12 +307,12 @@ class _Script:
         return found[0] if len(found) == 1 and pointer else None
 
     def _descriptor(self, value: Any) -> str | None:
-        """Triton's TensorDescriptor: shape, strides and block stay, its base is a slot or lies in a region."""
+        """Triton's TensorDescriptor: shape, strides and block stay; its base is a slot or lies in a region."""
         address = self._address(value.base)
         if address is None:
             return None
         template = copy.copy(value)
-        template.base = None  # keeps nobody's tensor alive
+        template.base = None  # keeps no tensor alive
         return f"described({self._constant(template)}, {address})"
 
 
@@ -337,7 +335,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 class _Address:
-    """What a launcher asks of a descriptor's base."""
+    """The attributes of a descriptor's base that a launcher reads."""
 
     __slots__ = ("_pointer",)
 
@@ -349,13 +347,13 @@ class _Address:
 
 
 def _described(template: Any, pointer: int) -> Any:
-    made = object.__new__(type(template))  # copy.copy takes 4 us, and its __init__ asks torch what the template passed
+    made = object.__new__(type(template))  # copy.copy and __init__ are slower
     made.__dict__.update(template.__dict__, base=_Address(pointer))
     return made
 
 
 def _joined(launches: Sequence[Launch | Wait], stream: int) -> bool:
-    """Whether every other stream than `stream` waited for it before its first launch, and it for them at the end."""
+    """Whether every other stream waited for `stream` before its first launch, and `stream` for it at the end."""
     begun: set[int] = set()
     open_: set[int] = set()
     for entry in launches:

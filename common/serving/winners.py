@@ -1,10 +1,10 @@
-"""Measured winners: what a tuner or a warm-up found fastest for a batch's key, kept on the disk a line each.
+"""Measured winners: the fastest kernel and config of a batch's key, found by a tuner or a warm-up, a line each on disk.
 
-A winner is absolute: the kernel and every field of its Config, under the key of the batch that it was timed on. A key
-is the shape and the batch's host integers in steps of at most a quarter (`grid.KEYS`), so that a batch a little larger
-finds it too. A winner counts while the kernel's code is what was timed; a file is of one DSL, GPU and set of versions.
-Lines are appended, each by one write, so that processes may share a file; the last of a key counts. Nothing in a file
-is executed. DIPTYCH_CACHE is another folder, or 0 for none.
+A winner holds the kernel and every field of its Config, under the key of the batch that it was timed on. A key is the
+shape and the batch's host integers in steps of at most a quarter (`grid.KEYS`), so that a slightly larger batch finds
+it too. A winner counts while the kernel's code is what was timed; a file is of one DSL, GPU and set of versions. Lines
+are appended by one write each, so that processes may share a file; the last line of a key counts. Nothing in a file is
+executed. DIPTYCH_CACHE is another folder, or 0 for none.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MOST_BYTES = 2**26  # of a file that is read
 
 @dataclass(frozen=True)
 class Winner:
-    """of: who asked, `auto`, `native.auto` or the name of one kernel. config: plain values of the kernel's Config.
+    """of: whose winner it is, `auto`, `native.auto` or a kernel's name. config: plain values of the kernel's Config.
 
-    us: its time; first_us: that of what would have been taken without it. stamp: of the kernel's code (stamps.py).
-    row: what it was timed on, in words.
+    us: its time; first_us: that of the choice without it. stamp: of the kernel's code (stamps.py). row: the batch that
+    it was timed on, in words.
     """
 
     key: str
@@ -62,7 +62,7 @@ class Winner:
 
 
 def sizes(shape: AttentionShape) -> str:
-    """`32:8:128 16 bfloat16 bfloat16`: heads, page, dtype of the query and of the cache."""
+    """`32:8:128 16 bfloat16 bfloat16`: heads, page, dtypes of the query and of the cache."""
     heads = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size}"
     heads = heads if shape.value_size is None else f"{heads}:{shape.value_size}"
     dtypes = " ".join(str(dtype).removeprefix("torch.") for dtype in (shape.dtype, shape.cache_dtype))
@@ -71,7 +71,7 @@ def sizes(shape: AttentionShape) -> str:
 
 def key(shape: AttentionShape, stats: BatchStats) -> str:
     """`32:8:128 16 bfloat16 bfloat16 | 8 8 8 1 2048 6`: sequences, tokens, decodes, longest query, keys, and all keys
-    in eighths of what sequences of the longest would have."""
+    in eighths of num_seqs * longest."""
     told = decided_by(stats)
     eighths = cdiv(EIGHTHS * told.total_seq_len, told.num_seqs * told.max_seq_len)
     counts = told.num_seqs, told.num_tokens, told.num_decodes, told.max_query_len, told.max_seq_len
@@ -79,14 +79,14 @@ def key(shape: AttentionShape, stats: BatchStats) -> str:
 
 
 def stats_of(at: str) -> BatchStats:
-    """The sizes of a key. Raises ValueError for a text that is none."""
+    """The sizes of a key. Raises ValueError for malformed text."""
     *counts, keys, eighths = map(int, at.partition(" | ")[2].split())
     return BatchStats(*counts, keys, counts[0] * keys * eighths // EIGHTHS)
 
 
 def built(like: Any, plain: Mapping[str, Any], older: bool = False) -> Any:
-    """The Config of plain values; like: one of its type. older: fields that came since are as in `like`. Raises
-    ValueError where fields are missing or unknown, or a value is of another kind than the one of `like`."""
+    """The Config of plain values; like: one of its type. older: newer fields take the value of `like`. Raises
+    ValueError where fields are missing or unknown, or a value has another type than in `like`."""
     names = {field.name for field in fields(like)}
     if not plain.keys() <= names or (plain.keys() != names and not older):
         raise ValueError(f"found the fields {sorted(plain)} of a {type(like).__name__}, allowed {sorted(names)}")
@@ -103,7 +103,8 @@ def built(like: Any, plain: Mapping[str, Any], older: bool = False) -> Any:
 
 
 def _is_like(value: Any, other: Any) -> bool:
-    """A number of at least 0 beside a number, a text beside a text; None beside all but a part of a Config."""
+    """Whether two values are of one kind: numbers of at least 0, texts, or None beside anything but a part of a
+    Config."""
     if is_dataclass(other) or isinstance(value, Mapping):
         return False
     if isinstance(value, int | float) and (other is None or isinstance(other, int | float)):
@@ -112,7 +113,7 @@ def _is_like(value: Any, other: Any) -> bool:
 
 
 def folder() -> Path | None:
-    """Where files of measured winners lie; None for nowhere."""
+    """The folder of measured winners; None for none."""
     said = os.environ.get(FOLDER)
     if said == "0":
         return None
@@ -121,21 +122,21 @@ def folder() -> Path | None:
 
 
 def path(dsl: str, gpu: Gpu) -> Path | None:
-    """`triton-h200-torch2.11.0-triton3.6.0.jsonl`, in `folder`; None for nowhere."""
+    """`triton-h200-torch2.11.0-triton3.6.0.jsonl` in `folder`; None without a folder."""
     versions = "-".join(f"{package}{here(package)}" for package in dict.fromkeys(("torch", *NEEDS.get(dsl, ()))))
     found = folder()
     return found and found / (re.sub(r"[^\w.+-]", "_", f"{dsl}-{gpu.name}-{versions}") + ".jsonl")
 
 
 class Winners:
-    """Of one DSL on one GPU: those that came with the project, and those of the user's file behind them.
+    """The winners of one DSL on one GPU: those shipped with the project, then those of the user's file.
 
-    stale: kernels of which the user's were timed with other code. unread: those that are no winners.
+    stale: kernels whose code has changed since the user timed them. unread: lines that are no winners.
     """
 
     def __init__(self, file: Path | None, shipped: Iterable[Any], stamp: Callable[[str], str]) -> None:
-        """shipped: plain values. stamp: of a kernel's code by its name, empty where there is no such kernel. Raises
-        OSError for a file that cannot be read, ValueError for one that others may write to or that is too large."""
+        """shipped: plain values. stamp: gives the hash of a kernel's code, empty for an unknown kernel. Raises OSError
+        for a file that cannot be read, ValueError for one that others may write to or that is too large."""
         self._file, self._stamp = file, stamp
         self._known: dict[tuple[str, str], Winner] = {}
         self.unread, stale = 0, set()
@@ -163,7 +164,7 @@ class Winners:
 
     @property
     def where(self) -> str:
-        """Where the user's lie."""
+        """Where the user's winners lie."""
         return "winners of this process" if self._file is None else str(self._file)
 
     def __len__(self) -> int:
@@ -183,11 +184,12 @@ class Winners:
                 yield stats_of(at)
 
     def drop(self, winner: Winner) -> None:
-        """One whose config cannot be built."""
+        """Drop a winner whose config cannot be built."""
         self._known.pop((winner.of, winner.key), None)
 
     def keep(self, of: str, shape: AttentionShape, stats: BatchStats, **told: Any) -> Winner:
-        """Append one; told: as Winner has it. Raises OSError where it cannot be written: it counts in this process."""
+        """Append a winner; told: Winner's other fields. Raises OSError where it cannot be written: it then counts in
+        this process only."""
         found = Winner(key=key(shape, stats), of=of, stamp=self._stamp(told["kernel"]), **told)
         self._known[of, found.key] = found
         if self._file is not None:
@@ -196,7 +198,7 @@ class Winners:
 
 
 def append(file: Path, *winners: Winner) -> None:
-    """Behind what is there, by one write. Raises OSError."""
+    """Append lines to a file by one write. Raises OSError."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = "".join("\n" + json.dumps(asdict(one)) for one in winners) + "\n"  # a torn line before it ends here
     to = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
