@@ -41,12 +41,12 @@ _ASKS_FOR_HELP = ("-h", "--help")
 
 
 class UnknownName(ValueError):
-    """No such verb, study or page; the message names the nearest."""
+    """An unknown verb, study or page; the message names the nearest."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A verb, study or page by its words, its module, and the words behind."""
+    """A verb, study or page by its name, its module, and the words behind it."""
 
     name: str
     module: str
@@ -54,7 +54,7 @@ class Command:
 
     @property
     def over_a_fleet(self) -> str | None:
-        """The module that does it on other machines; None where its words have no --fleet."""
+        """The module that runs it on other machines; None without --fleet."""
         asked = any(word.partition("=")[0] == "--fleet" for word in self.words)
         return OVER_A_FLEET.get(self.name.partition(" ")[0]) if asked else None
 
@@ -74,15 +74,15 @@ class Command:
         if over := self.over_a_fleet:
             return importlib.import_module(over).main(self)
         found = importlib.import_module(self.module)
-        if self.name == "run":  # a parser of its own
+        if self.name == "run":  # it has its own parser
             return found.main(self.words)
         asked = self.parser().parse_args(self.words)
-        asked.words = list(self.words)  # as they were typed, for a manifest
+        asked.words = list(self.words)  # as typed, for a manifest
         return found.main(asked)
 
 
 def constant(module: str, name: str) -> Any:
-    """The literal that a module gives a name, read from its source; None where it gives none."""
+    """The literal that a module assigns to a name, read from its source; None where there is none."""
     path = IMPORTED_FROM.joinpath(*module.split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in ast.parse(source.read_text(encoding="utf-8")).body:
@@ -92,7 +92,7 @@ def constant(module: str, name: str) -> Any:
 
 
 def commands(words: Sequence[str]) -> list[Command] | str:
-    """What a command line asks for, or the text of the list that it asks for. Raises UnknownName."""
+    """The commands of a command line, or the text of the list that it asks for. Raises UnknownName."""
     if not words or words[0] in _ASKS_FOR_HELP:
         return _listing("", "VERB ...", __doc__.partition("\n")[0], VERBS)
     if words[0] == "--version":
@@ -122,7 +122,7 @@ def _of(known: Mapping[str, str], what: str, name: str) -> str:
 
 
 def _listing(before: str, usage: str, about: str, known: Mapping[str, str]) -> str:
-    """What there is, a line each. before: the words in front of a name."""
+    """A list of names with their HELP, a line each. before: the words in front of a name."""
     first = " ".join([_program(), *before.split(), next(iter(known))])
     lines = [f"  {name:12} {constant(module, 'HELP')}" for name, module in known.items()]
     head = " ".join([f"usage: {_program()}", *before.split(), usage])

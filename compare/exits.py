@@ -1,4 +1,4 @@
-"""The exit codes of every command, and how an error is said; docs/measuring.md says what each code means."""
+"""The exit codes of every command, and how errors are printed; docs/measuring.md explains each code."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ OK, WRONG, USAGE, NO_GPU, GATE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 
 def ending(work: Callable[[], int], usage: tuple[type[Exception], ...]) -> int:
-    """What `work` returns; USAGE for one of the errors `usage` and for a file that cannot be read or written, whose
-    message is said; INTERRUPTED for Ctrl-C; OK where the reader of a pipe has gone (`... | head`)."""
+    """Run `work` and return its exit code: USAGE for one of the errors `usage` and for a file that cannot be read or
+    written, whose message is printed; INTERRUPTED for Ctrl-C; OK where the reader of a pipe has gone (`... | head`)."""
     try:
         return work()
     except BrokenPipeError:
@@ -33,7 +33,7 @@ def ending(work: Callable[[], int], usage: tuple[type[Exception], ...]) -> int:
         return INTERRUPTED
 
 
-MOST_LINES = 5  # of an error
+MOST_LINES = 5  # of an error message
 _SAID = re.compile(
     r"(?P<what>[^:]+): found (?P<found>.+?)[,;] allowed (?P<allowed>.+?)"
     r"(?:; (?:the )?nearest(?::| is) (?P<near>[^;]+))?",
@@ -42,17 +42,17 @@ _SAID = re.compile(
 
 
 def say(error: object) -> None:
-    """An error on stderr, as `told` has it."""
+    """Print an error on stderr, formatted by `told`."""
     bare = isinstance(error, OSError) and error.filename is not None and error.strerror and str(error)[:1] == "["
     message = f"{error.filename}: {error.strerror}" if bare else str(error)
     print(told(message, shutil.get_terminal_size().columns), file=sys.stderr, flush=True)
 
 
 def told(message: str, width: int) -> str:
-    """A message for a window of so many columns, in which it takes MOST_LINES lines at most.
+    """A message for a window of so many columns, at most MOST_LINES lines long.
 
-    Of `what: found x, allowed y; nearest: z` what is nearest comes first, in a line of its own. What is allowed is cut
-    where there is no more room for it. Nothing is wrapped: a pipe's reader finds paths and ids whole.
+    The nearest names of `what: found x, allowed y; nearest: z` come first, on a line of their own. Allowed values are
+    cut where there is no room. Nothing is wrapped: a pipe's reader finds paths and ids whole.
     """
     if "\n" in message or not (parts := _SAID.fullmatch(message)):
         return message
@@ -64,7 +64,7 @@ def told(message: str, width: int) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, whose refusals are said as every other error: no list of all options before them."""
+    """argparse's parser, whose refusals are printed like every other error, without the list of options."""
 
     def error(self, message: str) -> NoReturn:
         say(self._in_our_words(message))
@@ -111,9 +111,9 @@ _ARGPARSES: tuple[tuple[str, Callable[..., str]], ...] = (
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Meanwhile a SIGTERM is a KeyboardInterrupt, as Ctrl-C is; then the caller's handler is back.
+    """In this context SIGTERM raises KeyboardInterrupt, as Ctrl-C does.
 
-    Only the main thread may say so: in another nothing changes.
+    Does nothing outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -2,9 +2,9 @@
 
 Samples come as `samples[p][r]`: process p, round r, microseconds. The intervals are percentiles of a hierarchical
 bootstrap that resamples processes, then rounds within each (Kalibera and Jones, "Rigorous benchmarking in reasonable
-time", ISMM 2013): what differs between processes (addresses, clocks, what ran before) does not average out over rounds.
-Logarithms throughout, so that a ratio and its inverse have inverse intervals. The statistic of a process is the median
-of its rounds, for single rounds are hit by what else the machine does; that of a cell is the mean over its processes.
+time", ISMM 2013): differences between processes (addresses, clocks, what ran before) do not average out over rounds.
+All is done in logarithms, so that a ratio and its inverse have inverse intervals. The statistic of a process is the
+median of its rounds, because the machine disturbs single rounds; that of a cell is the mean over its processes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from statistics import NormalDist
 import numpy as np
 
 LEVEL = 0.99
-FEW = 8  # values: with fewer no distribution-free interval of a median reaches 99%
+FEW = 8  # values: fewer have no distribution-free 99% interval of a median
 _STUDENT = {1: 63.657, 2: 9.925, 3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707}  # t at 99.5% by degrees of freedom
-DRAWS = 4000  # 20 draws lie beyond each end at 99%: the ends move by about 2% of the width with the seed
+DRAWS = 4000  # at 99% 20 draws lie beyond each end: the ends vary by about 2% of the width
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of times and its interval. processes: what was resampled; 1 means that only rounds were."""
+    """A ratio of times and its interval. processes: how many were resampled; 1 means that only rounds were."""
 
     ratio: float
     low: float
@@ -39,9 +39,9 @@ class Ratio:
 def median_interval(
     samples: Sequence[Sequence[float]], level: float = LEVEL, seed: int = 0, draws: int = DRAWS
 ) -> tuple[float, float, float]:
-    """(median, low, high) of samples[p][r], in their unit: the geometric mean over processes of each one's median.
+    """(median, low, high) of samples[p][r], in their unit: the geometric mean over processes of their medians.
 
-    With one process that is its median. Raises ValueError for nothing, an empty process, or a number that is no time.
+    Raises ValueError for nothing, an empty process, or a number that is no time.
     """
     logs = _logs(samples, "samples")
     low, high = _ends(_bootstrap(logs, draws, seed), level)
@@ -74,7 +74,7 @@ def unpaired_ratio(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Ratio:
-    """Time of a over time of b where the two never ran side by side: two runs. Each is resampled on its own."""
+    """Time of a over time of b for two runs, which never ran side by side. Each is resampled on its own."""
     first, second = _logs(a, "a"), _logs(b, "b")
     drawn = _bootstrap(first, draws, seed) - _bootstrap(second, draws, seed + 1)
     low, high = _ends(drawn, level)
@@ -83,9 +83,9 @@ def unpaired_ratio(
 
 
 def few_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Ratio:
-    """Time of a over time of b from fewer than FEW samples of one of them: Student's 99% interval of the log ratio.
+    """Time of a over time of b from fewer than FEW samples of one: Student's 99% interval of the log ratio.
 
-    Rounds are taken for normal and processes for alike; degrees of freedom are those of the shorter side. One sample
+    Rounds are taken as normal and processes as alike; the degrees of freedom are those of the smaller side. One sample
     alone has no interval: 0 to infinity.
     """
     first, second = (np.concatenate(_logs(samples, name)) for samples, name in ((a, "a"), (b, "b")))
@@ -103,9 +103,9 @@ def geomean_ratio(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Ratio:
-    """The geometric mean over cells of paired ratios: of these cells, not of others that might have been chosen.
+    """The geometric mean over cells of paired ratios, for these cells, not for others that might have been chosen.
 
-    Cells share their processes, so one draw takes the same processes for all of them; rounds are drawn for each.
+    Cells share their processes, so one draw takes the same processes for all; rounds are drawn for each cell.
     """
     total, ratios, processes = np.zeros(draws), [], []
     for number, (a, b) in enumerate(cells):
@@ -121,8 +121,8 @@ def geomean_ratio(
 def half_width(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> float:
     """Half of the interval of the paired log ratio a[r] / b[r] within one process: 0.01 is about 1%.
 
-    The interval of a median from order statistics (binomial ranks, normal approximation): no draws, so that it can be
-    asked after every round. Infinite where there are too few rounds for any (at 99% below FEW).
+    The interval of a median from order statistics (binomial ranks, normal approximation), without draws, so that it can
+    be asked after every round. Infinite where there are too few rounds (at 99% below FEW).
     """
     if len(a) != len(b):
         raise ValueError(f"b: found {len(b)} rounds, allowed those of a, {len(a)}")
@@ -145,10 +145,10 @@ def geomean(values: Sequence[float]) -> float:
 def performance_profile(
     times: Mapping[str, Sequence[float | None]], taus: Sequence[float]
 ) -> dict[str, tuple[float, ...]]:
-    """Per solver and tau the share of all problems that it solved within tau times the best (Dolan and More, 2002).
+    """For each solver and tau, the share of problems solved within tau times the best time (Dolan and More, 2002).
 
-    times[solver][problem]; None is a failure: within no tau, and never dropped from the share. A problem that nobody
-    solved stays in the denominator. Raises ValueError where the solvers did not meet the same problems.
+    times[solver][problem]; None is a failure: within no tau, and still in the share's denominator. So is a problem that
+    nobody solved. Raises ValueError where the solvers did not meet the same problems.
     """
     counts = {solver: len(row) for solver, row in times.items()}
     if len(set(counts.values())) > 1:
@@ -189,8 +189,8 @@ def _ends(drawn: np.ndarray, level: float) -> tuple[float, float]:
 def _bootstrap(logs: Sequence[np.ndarray], draws: int, seed: int, cell: int = 0) -> np.ndarray:
     """`draws` values of the statistic over resampled processes and rounds. Cells of one seed draw the same processes.
 
-    Deviations of processes are stretched by sqrt(P / (P - 1)): resampling P of P values shows their variance too small
-    by that factor (Davison and Hinkley, "Bootstrap methods", 1997, 3.2). For one process there is nothing to stretch.
+    Deviations of processes are stretched by sqrt(P / (P - 1)): resampling P of P values underestimates their variance
+    by that factor (Davison and Hinkley, "Bootstrap methods", 1997, 3.2). One process has nothing to stretch.
     """
     count = len(logs)
     medians = np.array([np.median(rounds) for rounds in logs])
@@ -203,20 +203,20 @@ def _bootstrap(logs: Sequence[np.ndarray], draws: int, seed: int, cell: int = 0)
     return ((table[source, low] + table[source, high]) / 2 + moved[source]).mean(axis=1)
 
 
-@lru_cache(maxsize=128)  # of 4000 draws from 3 processes 0.3 MB each
+@lru_cache(maxsize=128)  # 0.3 MB each for 3 processes
 def _drawn(rounds: tuple[int, ...], draws: int, seed: int, cell: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """[draws, processes] of processes drawn, and of the two of their sorted rounds whose mean is the drawn median.
+    """[draws, processes]: processes drawn, and the two of their sorted rounds whose mean is the drawn median.
 
-    These follow from the numbers of rounds alone, which cells share: a page asks 5847 times for 280 of them.
+    Both depend on the numbers of rounds only, which cells share.
 
-    A draw with replacement takes element floor(n U) of the sorted rounds, and floor is monotone: the k-th smallest
-    draw is the element at the k-th smallest of n uniforms, which is Beta(k, n - k + 1). So one or two variates stand
-    for n, exactly. For even n the next order statistic is the least of the n - k uniforms left above it.
+    A draw with replacement takes element floor(n U) of the sorted rounds, and floor is monotone: the k-th smallest draw
+    is the element at the k-th smallest of n uniforms, which is Beta(k, n - k + 1). So one or two variates replace n,
+    exactly. For even n the next order statistic is the least of the n - k uniforms left above it.
     """
     source = np.random.default_rng(seed).integers(len(rounds), size=(draws, len(rounds)))
     generator, sizes = np.random.default_rng([seed, cell + 1]), np.array(rounds)[source]
     if np.all(sizes == sizes.flat[0]):
-        sizes = sizes.flat[0]  # scalars: a third of the time
+        sizes = sizes.flat[0]  # scalars take a third of the time
     middle = (sizes + 1) // 2
     below = generator.beta(middle, sizes - middle + 1, size=source.shape)
     above = below + (1 - below) * generator.beta(1, np.maximum(sizes - middle, 1), size=source.shape)

@@ -1,7 +1,8 @@
-"""What AMD's library amdsmi says of a GPU, and its tools amd-smi and rocm-smi where the library is not installed.
+"""Facts, clocks and users of an AMD GPU, from the library amdsmi, or from amd-smi and rocm-smi where it is not
+installed.
 
-A GPU is asked for by where it sits on the bus: torch's number counts what HIP_VISIBLE_DEVICES left, and the tools
-count all. What a GPU or a release does not tell is "N/A" in every answer of amdsmi.
+A GPU is named by its address on the bus: torch's number counts what HIP_VISIBLE_DEVICES left, the tools count all GPUs.
+amdsmi answers "N/A" for what a GPU or a release does not tell.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import torch
 from compare.bench.reading import Reading, said
 
 NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")
-UNTOLD = 0xFFFF  # how the driver's table says N/A, where a release hands it on
-# Of gpu_metrics, from MI300 on: time spent below the clock asked for, by what held it there.
+UNTOLD = 0xFFFF  # the driver's N/A, as some releases return it
+# Fields of gpu_metrics, from MI300 on, which count time below the requested clock -> what held it down.
 _HELD_BY = {
     "prochot_residency_acc": "processor_hot",
     "ppt_residency_acc": "sw_power_cap",
@@ -31,7 +32,7 @@ _HELD_BY = {
 
 
 def address(device: torch.device) -> str:
-    """`0000:1d:00.0`, by which AMD's tools know a GPU; torch's number where torch does not say."""
+    """`0000:1d:00.0`, the address by which AMD's tools know a GPU; torch's number where torch does not tell it."""
     properties = torch.cuda.get_device_properties(device)
     parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     if None in parts:
@@ -40,7 +41,8 @@ def address(device: torch.device) -> str:
 
 
 def _library(where: str) -> tuple[Any, Any]:
-    """The library and its handle of a GPU. Raises ImportError without amdsmi, what it raises where a driver refuses."""
+    """The library and its handle of a GPU. Raises ImportError without amdsmi, and the library's errors where a driver
+    refuses."""
     import amdsmi
 
     amdsmi.amdsmi_init()
@@ -50,13 +52,13 @@ def _library(where: str) -> tuple[Any, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """A number of an answer, with or without its unit; None for N/A."""
+    """The number in an answer, with or without a unit; None for N/A."""
     value = value.get("value") if isinstance(value, Mapping) else value
     return float(value) if isinstance(value, int | float) and value != UNTOLD else None
 
 
 def _highest(values: list[Any]) -> float:
-    """The fastest of the dies: the others wait for work. Raises ValueError where none is told."""
+    """The clock of the fastest die: the others wait for work. Raises ValueError where none is told."""
     return max(found for value in values if (found := _number(value)) is not None)
 
 
@@ -91,7 +93,8 @@ def by_amd_smi(where: str) -> Callable[[], Reading]:
 
 
 def by_rocm_smi(index: int) -> Callable[[], Reading]:
-    """By torch's number: it knows no other. With HIP_VISIBLE_DEVICES that may be another GPU's clock."""
+    """Read by torch's number, the only one that rocm-smi knows. With HIP_VISIBLE_DEVICES it may be another GPU's
+    clock."""
 
     def read() -> Reading:
         answer = said(["rocm-smi", "-d", str(index), "--showclocks", "--json"])
@@ -104,7 +107,8 @@ def by_rocm_smi(index: int) -> Callable[[], Reading]:
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """What the doctor says of a GPU beside what torch knows; {} without amdsmi. What is not told is left out."""
+    """What amdsmi knows of a GPU and torch does not, for the doctor; {} without amdsmi. What is not told is left
+    out."""
     try:
         amdsmi, handle = _library(address(device))
     except Exception:  # no package, no driver, no right to ask
@@ -131,13 +135,13 @@ def facts(device: torch.device) -> dict[str, Any]:
 
 
 def _watts(cap: Any) -> Any:
-    """amdsmi counts the power cap in microwatts."""
+    """The power cap in watts; amdsmi counts microwatts."""
     number = _number(cap)
     return cap if number is None else round(number / 1e6) if number > 1e5 else round(number)
 
 
 def disturbing() -> list[str]:
-    """A line for each setting of this host by which AMD's guides for MI300 explain times that are not the kernel's."""
+    """A line for each host setting that, by AMD's guides for MI300, disturbs times."""
     found = []
     if os.environ.get("HIP_FORCE_DEV_KERNARG") != "1":
         found.append("HIP_FORCE_DEV_KERNARG is not 1: each launch reads its arguments from the host's memory")

@@ -1,7 +1,7 @@
-"""The tensors that one workload is checked and timed on: several page sets with the same values, an output for each.
+"""The tensors on which a workload is checked and timed: page sets with the same values, and an output for each.
 
-A page set is a block table of its own over pages of its own. All hold the same K and V, so that one reference judges
-every set and equal bits on all of them prove that a kernel depends on the values alone.
+A page set is a block table over pages of its own. All hold the same K and V: one reference judges every set, and equal
+bits on all sets prove that a kernel depends on the values only.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from compare.workloads import Workload
 from compare.workloads.cost import cost
 
 MAX_SETS = 512
-_DRAWN = ("query", "key_cache", "value_cache", "key", "value")  # what `fill_values` writes
-MIN_CYCLE_BYTES = 512 * 2**20  # read between two visits to a page; more than any last-level cache of the GPU table
+_DRAWN = ("query", "key_cache", "value_cache", "key", "value")  # the tensors that `fill_values` writes
+MIN_CYCLE_BYTES = 512 * 2**20  # bytes between two visits to a page: more than any last-level cache of the GPU table
 
 
 def page_sets(workload: Workload, llc_bytes: int) -> int:
-    """How many page sets make one cycle read at least max(512 MiB, 4 x the last-level cache) of distinct K and V."""
+    """How many page sets let one cycle read at least max(512 MiB, 4 x the last-level cache) of distinct K and V."""
     target = max(MIN_CYCLE_BYTES, 4 * llc_bytes)
     return min(max(-(-target // max(cost(workload).kv_bytes, 1)), 1), MAX_SETS)
 
 
 def _used_pages(batch: PagedBatch, lens: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """int64: the page ids of every sequence, one after another."""
+    """int64: the page ids of every sequence, concatenated."""
     page, table = batch.shape.block_size, batch.block_table.cpu().long()
     rows = [table[i, : -(-seq_len // page)] for i, (_, seq_len) in enumerate(lens)]
     return torch.cat(rows) if rows else torch.empty(0, dtype=torch.long)
@@ -56,12 +56,12 @@ class Arena:
         self._fixed = [(t, t.clone()) for name, t in self.inputs() if name not in _DRAWN]
 
     def inputs(self) -> list[tuple[str, torch.Tensor]]:
-        """Every tensor that a kernel reads, under its name: the first page set's, and the other block tables."""
+        """Every tensor that a kernel reads, by name: the first page set's, and the other block tables."""
         others = [("block_table", batch.block_table) for batch in self.batches[1:]]
         return [*inputs_of(self.batches[0], self.features).items(), *others]
 
     def _replicate(self) -> None:
-        """Copy the pages of set 0 to those of every other set, with what their tokens are scaled by."""
+        """Copy the pages of set 0, and the scales of their tokens, to every other set."""
         first, scales = self.batches[0], (self.features.key_scale, self.features.value_scale)
         by_page = [first.key_cache, first.value_cache, *filter(is_per_token, scales)]
         for pages in self._pages[1:]:
@@ -69,13 +69,13 @@ class Arena:
                 tensor[pages] = tensor[self._pages[0]]
 
     def set_values(self, index: int) -> None:
-        """The index-th values in the same buffers: what a captured graph meets in another step."""
+        """Put the index-th values into the same buffers: a captured graph then meets another step."""
         if index != self._values:
             self._values = index
             self.refill()
 
     def refill(self) -> None:
-        """Write the present values again: what a kernel did to them must not be the next one's fault."""
+        """Write the present values again, so that damage by a kernel does not count against the next one."""
         for tensor, kept in self._fixed:
             tensor.copy_(kept)
         fill_values(self.batches, self.workload.seed + 7919 * self._values)
@@ -89,32 +89,32 @@ class Arena:
 
     @property
     def expected(self) -> Expected:
-        """The reference of the present values, computed if it was not."""
+        """The reference of the present values, computed on first use."""
         self.compute_expected()
         return self._expected[self._values]
 
     def poison(self, value: float) -> None:
-        """Fill every output (and the LSE), so that an element that nobody writes is seen."""
+        """Fill every output, and the LSE, so that an unwritten element shows."""
         for out in self.outs:
             out.fill_(value)
         self.lse.fill_(value)
 
     @property
     def live_tokens(self) -> int:
-        """Rows of the output that belong to a sequence."""
+        """The number of output rows that belong to a sequence."""
         return self.workload.stats.num_tokens
 
     @property
     def cycle_bytes(self) -> int:
-        """Distinct K and V bytes that one visit to every page set reads."""
+        """The distinct K and V bytes read in one visit to every page set."""
         return cost(self.workload).kv_bytes * len(self.batches)
 
     def fingerprint(self) -> list[int]:
-        """A sum over the bits of every input: changed inputs change it. Waits for the device."""
+        """A sum over the bits of every input, which changes when an input does. Waits for the device."""
         return torch.stack([fingerprint(tensor) for _, tensor in self.inputs()]).tolist()
 
     def intact_inputs(self) -> list[int]:
-        """The fingerprint that the inputs must still have: taken when they were last known to be as they should."""
+        """The fingerprint of the inputs when they were last known to be right."""
         if self._intact is None:
             self._intact = self.fingerprint()
         return self._intact

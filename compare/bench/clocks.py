@@ -1,7 +1,7 @@
-"""The SM clock and throttle state of a GPU, read when nothing is timed: {} where nobody here can tell.
+"""Read the SM clock and throttle state of a GPU between rounds; {} where nothing here can tell.
 
-Through the vendor's library where its Python package is installed (NVML, amdsmi: under 1 ms a reading), else by its
-tool (nvidia-smi; amd-smi, then rocm-smi: about 50 ms and more). A reader that fails once is not asked again.
+Through the vendor's library (NVML, amdsmi: under 1 ms a reading), else by its tool (nvidia-smi; amd-smi, then rocm-smi:
+far slower). A reader that fails is not asked again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 from compare.bench import amd, nvidia
 from compare.bench.reading import Reading
 
-LIBRARY_EVERY_S, TOOL_EVERY_S = 0.2, 2.0  # seconds between readings: a round is not held up by more than 3%
+LIBRARY_EVERY_S, TOOL_EVERY_S = 0.2, 2.0  # seconds between readings: a round is held up by less than 3%
 
 
 def vendor() -> ModuleType:
-    """Whose library and tools know the GPU that torch was built for."""
+    """The module that knows the GPU that torch was built for."""
     return amd if torch.version.hip else nvidia
 
 
@@ -47,7 +47,7 @@ def readers(device: torch.device) -> list[tuple[str, float, Callable[[], Callabl
 
 @dataclass
 class Clocks:
-    """Readings of one device around the rounds of one job after another."""
+    """Clock readings of one device around the rounds of a job."""
 
     device: torch.device
     _read: Callable[[], Reading] | None = None
@@ -61,7 +61,7 @@ class Clocks:
             try:
                 read = make()
                 read()
-            except Exception:  # no package, no tool, no right to ask: the next may know
+            except Exception:  # no package, no tool, no permission: try the next
                 continue
             self._read, self._source, self._every_s = read, source, every_s
             return
@@ -72,17 +72,18 @@ class Clocks:
         self.sample()
 
     def sample(self) -> None:
-        """A reading, unless the last is younger than the source allows."""
+        """Take a reading, unless the last is younger than the source allows."""
         if self._read is None or time.monotonic() - self._last < self._every_s:
             return
         try:
             self._readings.append(self._read())
-        except Exception:  # the tool that answered before is gone
+        except Exception:  # the tool has disappeared
             self._read = None
         self._last = time.monotonic()
 
     def end(self) -> dict[str, Any]:
-        """A last reading, and all as a record holds them: lowest, median and highest MHz, every reason seen."""
+        """Take a last reading; returns all of them as a record holds them: lowest, median and highest MHz, every
+        throttle reason."""
         self._last = -1e9
         self.sample()
         if not self._readings:

@@ -1,9 +1,8 @@
-"""No time without correctness: what a callable writes is judged before it is timed and after.
+"""Judge what a callable writes before it is timed and after: no time without correctness.
 
-The callable that is checked is the one that is timed: same config, same workspace, through graph replay where a graph
-is the timer. Outputs are NaN before the first run and 7.0 before the second: equal bits mean that every element was
-written and that the kernel is deterministic. Every page set is looked at; inputs and the bands around every tensor must
-be intact.
+The checked callable is the timed one: same config, same workspace, through graph replay where a graph is the timer.
+Outputs are NaN before the first run and 7.0 before the second: equal bits mean that every element was written and that
+the kernel is deterministic. Every page set is checked; inputs and the guard bands around every tensor must be intact.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ NAN, OTHER = float("nan"), 7.0
 
 
 class Rejected(Exception):
-    """The gate's refusal: what becomes the row's status and reason."""
+    """The gate refuses: status and reason of the row."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -40,7 +39,7 @@ def _judge(arena: Arena, number: int, contract: Precision, lse: torch.Tensor | N
 
 
 def _padding_intact(arena: Arena, sets: Sequence[int], poison: float) -> None:
-    """Rows past the last sequence must still hold the poison."""
+    """Raise Rejected unless the rows past the last sequence still hold the poison."""
     if arena.outs[0].shape[0] == arena.live_tokens:
         return
     for number in sets:
@@ -55,7 +54,8 @@ def _worst(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def _check_sets(arena: Arena, sets: Sequence[int], contract: Precision) -> list[Verdict]:
-    """The first set against the reference, the others against its bits, and against the reference where bits differ."""
+    """Check the first set against the reference, the others against its bits, or against the reference where bits
+    differ."""
     verdicts = [_judge(arena, sets[0], contract, None)]
     live = slice(0, arena.live_tokens)
     for number in sets[1:]:
@@ -65,9 +65,9 @@ def _check_sets(arena: Arena, sets: Sequence[int], contract: Precision) -> list[
 
 
 def _run(arena: Arena, run: Callable[[], None], poison: float) -> None:
-    """One run over poisoned outputs, after which inputs and guards must be as they were. Raises Rejected.
+    """Run once over poisoned outputs; inputs and guards must be unchanged. Raises Rejected.
 
-    The reference is computed first, so that a kernel cannot bend what it is judged by.
+    The reference is computed first, so that a kernel cannot change what it is judged by.
     """
     arena.compute_expected()
     inputs = arena.intact_inputs()
@@ -99,7 +99,7 @@ def before(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract:
 
 
 def once(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision) -> None:
-    """Judge one poisoned run: what a config that is only screened gets. Raises Rejected."""
+    """Judge one poisoned run, for a config that is only screened. Raises Rejected."""
     _run(arena, run, NAN)
     _check_sets(arena, sets, contract)
 
@@ -123,7 +123,7 @@ def again(
 
 
 def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Precision, first: GateResult) -> GateResult:
-    """Judge a launch that also writes `arena.lse`; a second one must give the same bits. Raises Rejected."""
+    """Judge a launch that also writes `arena.lse`; a second launch must give the same bits. Raises Rejected."""
     _run(arena, run, NAN)
     verdict = _judge(arena, number, contract, arena.lse)
     _padding_intact(arena, [number], NAN)

@@ -1,4 +1,4 @@
-"""Timing the cells of one job on a GPU: gate, rounds, gate again, and a row each."""
+"""Time the cells of one job on a GPU: gate, rounds, gate again, one row each."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from compare.record.contract import UNIT
 from compare.record.records import Derived, Evidence, GateResult, Status, Timing
 from compare.workloads.cost import derived
 
-PATIENCE = 10.0  # budgets that a row's ten rounds may take: fewer have no interval
-IMPOSSIBLE = 1.05  # times below the floor of the GPU's stated peaks by more than this are not times
+PATIENCE = 10.0  # times the budget that a row's ten rounds may take: fewer rounds have no interval
+IMPOSSIBLE = 1.05  # a time this much below the floor of the stated peaks is not a time
 
 
 @dataclasses.dataclass
 class Entrant:
-    """A cell that passed the gate and is about to be timed."""
+    """A cell that has passed the gate and is to be timed."""
 
     cell: str
     subject: Subject
     runner: Any
     gate: GateResult
     samples: list[float]
-    taken: Timing | None = None  # where the timer is not one of rounds
+    taken: Timing | None = None  # set where the timer does not work in rounds
 
     @property
     def sets(self) -> list[int]:
@@ -40,7 +40,7 @@ class Entrant:
 
 
 def _enter(task: Task, arena: Arena, clock: Any) -> list[Entrant]:
-    """Set up and gate every cell; the rows of those that fail are sent."""
+    """Set up and gate every cell; send the rows of those that fail."""
     entrants = []
     for cell, kernel_id in task.turns:
         task.start(cell)
@@ -63,7 +63,7 @@ def _clocks(device: torch.device) -> Clocks:
 
 
 def measure(task: Task) -> None:
-    """Gate every cell, time those that passed against each other, judge them again on new values, send the rows."""
+    """Gate every cell, time the survivors against each other, judge them again on new values, send the rows."""
     hot = task.contract.cache == "hot"
     arena = task.arena(1 if hot else page_sets(task.workload, task.gpu.llc_bytes))
     if arena is None:
@@ -82,14 +82,15 @@ def measure(task: Task) -> None:
 
 
 def _unit(task: Task, quick: Sequence[Entrant]) -> Entrant | None:
-    """Whose rounds the others are paired with: FA3 where it runs, else the plan's first that does."""
+    """The cell that the others are paired with: FA3's where it runs, else the first of the plan."""
     by_cell = {entrant.cell: entrant for entrant in quick}
     in_plan = [by_cell[cell] for cell, _ in task.cells if cell in by_cell]
     return next((e for e in in_plan if e.subject.kernel_id == UNIT), in_plan[0] if in_plan else None)
 
 
 def _rounds(task: Task, quick: Sequence[Entrant], unit: Entrant | None, clocks: Clocks) -> None:
-    """Time the entrants in turns, or by the paper's protocol. Raises Sick: the others then start afresh elsewhere."""
+    """Time the entrants in turns, or by the paper's protocol. Raises Sick; the other cells then start afresh
+    elsewhere."""
     turn, contract = [""], task.contract
 
     def before(cell: str) -> None:
@@ -117,7 +118,7 @@ def _rounds(task: Task, quick: Sequence[Entrant], unit: Entrant | None, clocks: 
 
 
 def _taken(task: Task, entrant: Entrant, unit: Entrant | None) -> Timing:
-    """The samples of a cell as a record holds them."""
+    """The samples of a cell, as a record holds them."""
     if entrant.taken is not None:
         return entrant.taken
     arena, runner, contract = entrant.subject.arena, entrant.runner, task.contract
@@ -142,7 +143,7 @@ def _figures(task: Task, taken: Timing) -> Derived:
 def _finish(
     task: Task, arena: Arena, entrant: Entrant, unit: Entrant | None, clock: Any, state: dict[str, Any]
 ) -> None:
-    """The last judgement of a timed cell, and its row."""
+    """Judge a timed cell for the last time, and send its row."""
     subject, runner = entrant.subject, entrant.runner
     task.start(entrant.cell)
     try:

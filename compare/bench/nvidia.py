@@ -1,4 +1,5 @@
-"""What NVIDIA's library NVML says of a GPU, and its tool nvidia-smi where the library's package is not installed."""
+"""Facts, clocks and users of an NVIDIA GPU, from the library NVML, or from nvidia-smi where NVML's package is
+missing."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ REASONS = {  # bits of NVML's clock event reasons; idle (0x1) says nothing of wo
     0x080: "hw_power_brake",
     0x100: "display_clocks",
 }
-ASKED = {  # what nvidia-smi calls it: what the doctor calls it
+ASKED = {  # nvidia-smi's name: the doctor's name
     "driver_version": "driver",
     "clocks.max.sm": "highest SM clock, MHz",
     "power.limit": "power limit, W",
@@ -30,7 +31,7 @@ ASKED = {  # what nvidia-smi calls it: what the doctor calls it
 
 
 def address(device: torch.device) -> str:
-    """`GPU-...`, by which NVIDIA's tools know a GPU whatever its index; torch's number where torch does not say."""
+    """`GPU-...`, by which NVIDIA's tools know a GPU whatever its index; torch's number where torch does not tell it."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", "")
     return f"GPU-{uuid}" if uuid else str(device.index or 0)
 
@@ -64,7 +65,7 @@ def by_nvidia_smi(uuid: str, mask_field: str) -> Callable[[], Reading]:
 
 
 def _table(*asked: str) -> str:
-    """What nvidia-smi prints; nothing where it is absent or refuses."""
+    """What nvidia-smi prints; empty where it is absent or refuses."""
     try:
         return said(["nvidia-smi", *asked, "--format=csv,noheader,nounits"]).strip()
     except (OSError, subprocess.SubprocessError):
@@ -72,13 +73,13 @@ def _table(*asked: str) -> str:
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """What the doctor says of a GPU beside what torch knows; {} without nvidia-smi."""
+    """What nvidia-smi knows of a GPU and torch does not, for the doctor; {} without nvidia-smi."""
     answer = _table(f"--id={address(device)}", f"--query-gpu={','.join(ASKED)}").split(",")
     return dict(zip(ASKED.values(), map(str.strip, answer), strict=True)) if len(answer) == len(ASKED) else {}
 
 
 def disturbing() -> list[str]:
-    """A line for each setting of this host that disturbs times: none is known."""
+    """A line for each host setting that disturbs times: none is known."""
     return []
 
 

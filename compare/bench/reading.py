@@ -1,4 +1,4 @@
-"""One reading of a GPU's clock, and how a vendor's tool is asked for it."""
+"""A reading of a GPU's clock, and the call of a vendor's tool."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ LIMIT_S = 5.0
 
 @dataclass(frozen=True)
 class Reading:
-    """sm_mhz: megahertz; throttle: names of what held the clock down, None where the tool does not say."""
+    """sm_mhz: megahertz; throttle: names of what held the clock down, None where the tool does not tell."""
 
     sm_mhz: float
     throttle: frozenset[str] | None = None
 
 
 def said(command: list[str]) -> str:
-    """What a tool prints. Raises OSError where it is not here, subprocess.SubprocessError where it fails or hangs."""
+    """What a tool prints. Raises OSError where it is missing, subprocess.SubprocessError where it fails or hangs."""
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout

@@ -1,4 +1,4 @@
-"""One kernel set up on an arena, and what its exceptions mean."""
+"""A kernel set up on an arena, and the status that each of its exceptions means."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LOG_TAIL = 2000  # characters of a traceback or log that a row keeps
 class Subject:
     """A kernel with its config and workspace, ready to launch on every page set of an arena.
 
-    A kernel may define `prepare` (common.spec.kernel.planned), the plan of a step, which serving engines make once for
-    all layers. It runs outside the timed call, once per page set, and again after the values changed, when it must
-    refill the same buffers; `@planning` behind the id brings it into the time. Raises Rejected (unsupported) and what
+    A kernel may define `prepare` (common.spec.kernel.planned), the plan of a step, which engines make once for all
+    layers. It runs outside the timed call, once a page set, and again after the values change, when it must refill the
+    same buffers; `@planning` behind the id includes it in the time. Raises Rejected (unsupported) and what
     `registry.load` raises.
     """
 
@@ -56,23 +56,23 @@ class Subject:
         self.plan()
 
     def plan(self) -> None:
-        """The plan of a step, where the kernel makes one apart from its launch."""
+        """Make the plan of a step, where the kernel separates it from its launch."""
         for number, batch in enumerate(self.arena.batches):
             self._workspaces[number] = planned(
                 self.kernel, batch, self.arena.features, self.config, self._workspaces[number]
             )
 
     def launch(self, number: int, lse: torch.Tensor | None = None) -> None:
-        """One call on page set `number`."""
+        """Launch on page set `number`."""
         self.launch_on(self.arena.batches[number], number, lse)
 
     def launch_on(self, batch: PagedBatch, number: int, lse: torch.Tensor | None = None) -> None:
-        """One call on a batch like page set `number`, into its output and with its workspace."""
+        """Launch on a batch like page set `number`, into its output and with its workspace."""
         arena, workspace = self.arena, self._workspaces[number]
         self.kernel.launch(batch, arena.features, arena.outs[number], self.config, workspace, lse=lse)
 
     def identity(self) -> dict[str, Any]:
-        """What a record says of it."""
+        """The fields of a record that identify the kernel."""
         return {
             "config": registry.config_dict(self.config),
             "config_origin": self.origin,
@@ -81,13 +81,13 @@ class Subject:
 
 
 def _compiler_said_it(error: BaseException) -> bool:
-    """Triton's compiler, its resource check or Helion refused, here or further down the chain of causes."""
+    """Whether Triton's compiler, its resource check or Helion refused, here or further down the chain of causes."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         module = type(cause).__module__
-        if type(cause).__name__ == "InterpreterError":  # wraps whatever a kernel raised while it was interpreted
+        if type(cause).__name__ == "InterpreterError":  # wraps what an interpreted kernel raised
             return False
         if module.startswith(("triton.compiler", "triton.runtime.errors", "helion.exc")):
             return True
@@ -96,7 +96,7 @@ def _compiler_said_it(error: BaseException) -> bool:
 
 
 def status_of(error: BaseException) -> Status:
-    """The status that an exception of a kernel amounts to."""
+    """The status that a kernel's exception means."""
     if isinstance(error, Rejected):
         return error.status
     if isinstance(error, registry.Unavailable):
@@ -111,7 +111,7 @@ def status_of(error: BaseException) -> Status:
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """Status, reason and log tail of a row for an exception; files of this project without where it lies."""
+    """Status, reason and log tail of a row for an exception; paths of this project are relative."""
     status = status_of(error)
     lines = str(error).strip().splitlines() or [""]
     expected = isinstance(error, Rejected | registry.Unavailable | UnsupportedFeature)
@@ -121,7 +121,7 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 
 def device_is_sick(device: torch.device) -> bool:
-    """Whether the device answers no more in this process: an illegal access leaves every later call failing."""
+    """Whether the device no longer answers in this process: after an illegal access every later call fails."""
     if device.type != "cuda":
         return False
     try:

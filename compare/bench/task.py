@@ -1,4 +1,4 @@
-"""What the process that runs kernels is asked, and how it answers: jobs, events, and the rows of cells that fail."""
+"""A job of the process that runs kernels, and its answers: events, and the rows of cells that fail."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from compare.workloads import Workload
 
 
 class Sick(Exception):
-    """The device is lost to this process."""
+    """This process has lost the device."""
 
 
 def versions() -> dict[str, str]:
-    """What ran: interpreter, packages, GPU and driver-side versions."""
+    """The versions of the interpreter, packages, GPU and driver that run here."""
     found = run_folder.versions()
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name(0)
@@ -34,21 +34,21 @@ def versions() -> dict[str, str]:
 
 
 def _plain(outcome: dict[str, Any]) -> dict[str, Any]:
-    """Dataclasses opened, for JSON."""
+    """The outcome with its dataclasses as dicts, for JSON."""
     return {k: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for k, v in outcome.items()}
 
 
 def rotated(cells: Sequence[Any], process: int, processes: int) -> list[Any]:
-    """The order in which process number `process` sets cells up and first runs them: each begins elsewhere."""
+    """The order in which process number `process` sets cells up and first runs them: each process begins elsewhere."""
     shift = process * len(cells) // processes
     return [*cells[shift:], *cells[:shift]]
 
 
 def free_memory() -> int:
-    """Give the GPU's memory back to the driver but for the context and loaded code; the bytes that torch still holds.
+    """Return the GPU's memory to the driver, except context and loaded code; returns the bytes that torch still holds.
 
-    Launches nothing. Tensors and graphs of a row end with it, unless a compiler's exception, whose frames hold them, is
-    part of a cycle.
+    Launches nothing. The tensors and graphs of a row are freed with it, unless a compiler's exception holds them in a
+    cycle.
     """
     gc.collect()
     if not torch.cuda.is_initialized():
@@ -59,7 +59,7 @@ def free_memory() -> int:
 
 
 class Task:
-    """One job: the cells of one workload, on one device, in the order of the plan; `turns` is this process's order."""
+    """A job: the cells of one workload on one device, in the plan's order; `turns` is this process's order."""
 
     def __init__(self, plain: dict[str, Any], channel: Channel) -> None:
         self.workload = Workload.from_dict(plain["workload"])
@@ -84,13 +84,13 @@ class Task:
         self.channel.send("row", cell=cell, outcome=_plain(outcome) | {"seconds": round(seconds, 3)})
 
     def failed(self, cell: str, error: Exception, identity: dict[str, Any]) -> None:
-        """The row of a cell that raised. Raises Sick where the device did not survive it."""
+        """Send the row of a cell that raised. Raises Sick where the device did not survive."""
         self.row(cell, identity | failure(error))
         if device_is_sick(self.device):
             raise Sick
 
     def arena(self, sets: int, pad_tokens: int = 0) -> Arena | None:
-        """The tensors of the job; None where making them failed, which is then the row of every cell."""
+        """The tensors of the job; None where making them failed, which becomes the row of every cell."""
         self.start(None)
         try:
             return Arena(self.workload, sets, self.device, pad_tokens)

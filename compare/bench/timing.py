@@ -1,9 +1,9 @@
-"""How long one call takes: graph replay over rotating page sets, implementations interleaved in changing order.
+"""Measure how long a call takes: graph replay over rotating page sets, kernels interleaved in changing order.
 
 A sample is one replay divided by its calls. Consecutive calls in a replay read different pages, and one cycle over the
 page sets reads more than the last-level cache holds (`arena.page_sets`), so every call finds its K and V in HBM. A read
 of `FLUSH_BYTES` is queued before the start event: it covers the host's launch of the graph, which would otherwise be
-inside the interval, and leaves only clean lines behind. With a hot cache the work itself is queued there instead.
+inside the interval, and leaves only clean cache lines. With a hot cache the work itself is queued there instead.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from compare.bench.subject import Subject, device_is_sick, failure
 from compare.record.contract import PRECISION, Contract
 from compare.record.records import MAX_SAMPLES, Timing
 
-REPLAY_US = 5_000.0  # a sample lasts at least this long where calls are short: event resolution is 0.5 us
-WHOLE_CYCLE_US = 20_000.0  # a cycle up to this long is one graph; a longer one is cut into graphs of REPLAY_US
+REPLAY_US = 5_000.0  # the least length of a sample of short calls: events resolve 0.5 us
+WHOLE_CYCLE_US = 20_000.0  # the longest cycle that is one graph; a longer one is cut into graphs of REPLAY_US
 MAX_CALLS = 512  # in one graph; a captured call costs host time and memory
 LONG_US, LONG_SETS = 20_000.0, 4
-SLOW_US = 200_000.0  # a call above this gets three launches and no rounds
+SLOW_US = 200_000.0  # a longer call gets three launches and no rounds
 MIN_ROUNDS, MAX_ROUNDS = 10, MAX_SAMPLES
-PATIENCE = 10 / 3  # budgets that MIN_ROUNDS may take; where they would take more, FEW_ROUNDS must do
+PATIENCE = 10 / 3  # budgets that MIN_ROUNDS may take; beyond, FEW_ROUNDS must do
 FEW_ROUNDS = 3
 FLUSH_BYTES = 256 * 2**20
 
 
 def partition(sets: int, call_us: float) -> list[tuple[int, ...]]:
-    """Page-set numbers per graph, so that the graphs together visit every set, each for about REPLAY_US or longer.
+    """The page sets of each graph, so that the graphs together visit every set, each for about REPLAY_US or longer.
 
-    A short cycle is repeated whole inside one graph. A long one is cut: the rounds rotate over its parts. A call above
-    LONG_US visits LONG_SETS sets, one at a time: what it reads meanwhile is more than any cache holds.
+    A short cycle is repeated whole inside one graph. A long one is cut, and the rounds rotate over its parts. A call
+    above LONG_US visits LONG_SETS sets, one at a time: each reads more than any cache holds.
     """
     if call_us > LONG_US:
         return [(number,) for number in range(min(sets, LONG_SETS))]
@@ -53,7 +53,7 @@ def partition(sets: int, call_us: float) -> list[tuple[int, ...]]:
 
 
 class Runner(Protocol):
-    """What is timed. `run` visits every page set once; `sample(i)` times part i and returns microseconds per call."""
+    """What is timed. `run` visits every page set once; `sample(i)` times part i and returns microseconds a call."""
 
     timer: str
     parts: list[tuple[int, ...]]
@@ -64,7 +64,7 @@ class Runner(Protocol):
 
 
 class _Clock:
-    """Two events around some work, behind a read of a large buffer; hot: behind the same work."""
+    """Two events around some work, after a read of a large buffer; hot: after the same work."""
 
     def __init__(self, device: torch.device, hot: bool = False) -> None:
         self._start = torch.cuda.Event(enable_timing=True)
@@ -87,10 +87,10 @@ class _Clock:
 def _capture(
     launch: Callable[[int], None], part: tuple[int, ...], pool: tuple[int, int], stream: torch.cuda.Stream
 ) -> torch.cuda.CUDAGraph:
-    """The launches of one part as a graph. `torch.cuda.graph` would collect garbage and empty the cache each time."""
+    """The launches of one part as a graph, without the garbage collection and cache flush of `torch.cuda.graph`."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    gc.disable()  # a collection could free another graph, which a capture does not survive
+    gc.disable()  # a collection could free another graph, which breaks the capture
     try:
         with torch.cuda.stream(stream):
             graph.capture_begin(pool=pool)
@@ -98,7 +98,7 @@ def _capture(
                 for number in part:
                     launch(number)
             except BaseException:
-                with contextlib.suppress(RuntimeError):  # says again that the capture is broken; the cause is above
+                with contextlib.suppress(RuntimeError):  # only repeats that the capture is broken
                     graph.capture_end()
                 raise
             graph.capture_end()
@@ -115,8 +115,9 @@ class GraphRunner:
 
     def __init__(self, launch: Callable[[int], None], parts: list[tuple[int, ...]], clock: _Clock) -> None:
         self.parts, self.note, self._clock = parts, "", clock
-        # One pool for all parts: they never run at once, so scratch is shared. One stream, for the allocator shares
-        # within a stream only; and torch has 32, so that one a part would meet a kernel's own second stream again.
+        # One pool for all parts: they never run at once, so they share scratch. One stream: the allocator shares within
+        # a
+        # stream only, and torch has 32 streams: one a part would collide with a kernel's own second stream.
         pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         self._graphs = [_capture(launch, part, pool, stream) for part in parts]
 
@@ -129,7 +130,7 @@ class GraphRunner:
 
 
 class EventRunner:
-    """Launches eagerly between events, for what cannot be captured: the host's time is in it where it is the longer."""
+    """Launches eagerly between events, for what cannot be captured; includes the host's time where it is longer."""
 
     timer = "events"
 
@@ -149,7 +150,7 @@ class EventRunner:
 
 
 class SlowRunner:
-    """Times every `run`: for a call so long that the gate's own three runs are all that it gets."""
+    """Times every `run`, for a call so long that it only gets the gate's three runs."""
 
     def __init__(self, inner: GraphRunner | EventRunner) -> None:
         self.inner, self.timer, self.parts = inner, inner.timer, inner.parts
@@ -168,10 +169,10 @@ def make_clock(device: torch.device, hot: bool = False) -> _Clock:
 
 
 def first_launch_us(launch: Callable[[int], None], sets: int) -> float:
-    """Warm up, estimate one call. The first launch compiles: what the device does after the host returned is its time.
+    """Warm up and estimate one call. The first launch compiles, so what remains after the host returns is its time.
 
-    Where that is below SLOW_US three more launches, on the first and the last page set, are timed, and the shortest
-    counts: a host that stops for 5 ms would leave one call a graph, and the graph's own launch, 8 us, in each time.
+    Below SLOW_US three more launches, on the first and the last page set, are timed, and the shortest counts: after one
+    stop of the host, a graph would hold one call, and each sample the launch of its graph.
     """
     launch(0)
     returned = time.perf_counter()
@@ -198,13 +199,14 @@ class Track:
 
 
 def round_order(count: int, number: int) -> list[int]:
-    """Rotated every other round and reversed between: nobody always runs first or behind the same neighbour."""
+    """The order of a round, rotated every other round and reversed between: nobody always runs first or behind the same
+    kernel."""
     order = [(number // 2 + i) % count for i in range(count)]
     return order[::-1] if number % 2 else order
 
 
 def width(samples: Sequence[float], unit: Sequence[float] | None) -> float:
-    """Half of the 99% interval of the log-ratio to the unit, round by round; without a unit, of the times alone."""
+    """Half of the 99% interval of the log-ratio to the unit, paired by rounds; without a unit, of the times."""
     if unit is not None and len(unit) != len(samples):
         return math.inf
     return stats.half_width(samples, [1.0] * len(samples) if unit is None else unit)
@@ -224,8 +226,8 @@ def interleave(
     """Sample every track once a round until each is known to `precision` against tracks[unit], or the budget is spent.
 
     The first round warms up and is dropped. At least MIN_ROUNDS follow; FEW_ROUNDS where those would take more than
-    `patience` budgets. `before(name)` hears whose turn it is, for whoever has to explain a crash; `between()` is called
-    around the rounds, when nothing runs. Returns the rounds, equally many for all.
+    `patience` budgets. `before(name)` is told whose turn it is, to explain a crash; `between()` is called around the
+    rounds, when nothing runs. Returns the number of rounds, equal for all.
     """
     if not tracks:
         return 0
@@ -249,7 +251,7 @@ def interleave(
 
 
 def _precise(tracks: Sequence[Track], unit: int, precision: float) -> bool:
-    """Whether every other track is known well enough against the unit; a unit that is alone, by its own times."""
+    """Whether every other track is precise enough against the unit; a single track, by its own times."""
     others = [track for number, track in enumerate(tracks) if number != unit]
     if not others:
         return width(tracks[unit].samples, None) <= precision
@@ -257,7 +259,7 @@ def _precise(tracks: Sequence[Track], unit: int, precision: float) -> bool:
 
 
 def quantile(samples: Sequence[float], q: float) -> float:
-    """Linear interpolation between order statistics."""
+    """The quantile, with linear interpolation between order statistics."""
     ordered = sorted(samples)
     at = q * (len(ordered) - 1)
     low = int(at)
@@ -267,7 +269,7 @@ def quantile(samples: Sequence[float], q: float) -> float:
 
 @dataclass(frozen=True)
 class Against:
-    """What a track is judged noisy by: the unit's kernel id and samples (None: the unit's own track, or none ran)."""
+    """What a track is judged noisy against: the unit's id and samples (None: the unit's own track, or no unit)."""
 
     unit: str
     samples: Sequence[float] | None
@@ -283,7 +285,7 @@ def summarise(
     cache: str = "cold",
     order: str = "interleaved",
 ) -> Timing:
-    """The samples as a record holds them: noisy where the half-width is above the one asked for, or unknown."""
+    """The samples as a record holds them; noisy where the half-width exceeds the precision, or is unknown."""
     low, middle, high = (quantile(samples, q) for q in (0.05, 0.5, 0.95))
     half = width(samples, against.samples)
     return Timing(
@@ -313,7 +315,7 @@ WARM_UPS, LAUNCHES = 20, 100  # the paper, 7.1
 
 
 class PaperRunner:
-    """One launch on the first page set between two events, nothing before it."""
+    """Times one launch on the first page set between two events."""
 
     timer = "paper"
     note = f"mean of {LAUNCHES} launches behind {WARM_UPS} warm-ups; the quantiles are those of single launches"
@@ -333,14 +335,14 @@ class PaperRunner:
         return self._start.elapsed_time(self._end) * 1e3
 
     def samples(self) -> list[float]:
-        """The paper's protocol, whole."""
+        """The samples of the paper's protocol."""
         for _ in range(WARM_UPS):
             self._launch(0)
         return [self.sample(0) for _ in range(LAUNCHES)]
 
 
 def runner(subject: Subject, clock: Any, contract: Contract) -> Any:
-    """The timer of a subject: what the contract says; events where a graph cannot be captured and none was promised."""
+    """The timer of a subject, by the contract; events where a graph cannot be captured and none was promised."""
     sets = len(subject.arena.batches)
     call_us = first_launch_us(subject.launch, sets)
     slow = call_us > SLOW_US
@@ -355,10 +357,10 @@ def runner(subject: Subject, clock: Any, contract: Contract) -> Any:
 
 
 def captured(subject: Subject, parts: list[tuple[int, ...]], clock: Any) -> Runner:
-    """Graphs; events where the capture is refused, and the note says why.
+    """A graph runner; an event runner where the capture is refused, with the reason in its note.
 
-    A kernel that promises `full_graph` and breaks it raises. Not on ROCm, whose graphs refuse more than CUDA's do, in
-    some releases and not in others: there the time is one of events, and says so.
+    A kernel that promises `full_graph` and breaks it raises, except on ROCm, where some releases refuse captures that
+    CUDA allows: there events are used, and the note says so.
     """
     try:
         return GraphRunner(subject.launch, parts, clock)
@@ -372,7 +374,7 @@ def captured(subject: Subject, parts: list[tuple[int, ...]], clock: Any) -> Runn
 
 
 def of_the_paper(made: PaperRunner, cycle_bytes: int) -> Timing:
-    """The paper's figure, its mean, where other contracts have a median; there is no interval to be wide or narrow."""
+    """A timing with the paper's figure, its mean, in place of the median, and without an interval."""
     samples = made.samples()
     mean = statistics.fmean(samples)
     taken = summarise(made, samples, cycle_bytes, Against("", None), cache="hot", order="sequential")

@@ -1,8 +1,8 @@
-"""Compiling ahead in the process that will measure: Helion keeps what it generated in the process, and nowhere else.
+"""Compile ahead in the measuring process: Helion keeps generated code in the process only.
 
-Triton's disk cache serves every process, so those of a run share its work when each begins elsewhere in the list and
-in its rows: a list may be of one row. Helion 1.5.0 traces a kernel anew in each (1.8 to 3.1 s on a busy 2-core CPU) and
-generates each config (0.7 s). Nothing is launched: kernels are bound and compiled for tensors without values.
+Triton's disk cache serves all processes of a run, so they share its work when each begins elsewhere in the list and in
+its rows. Helion 1.5.0 traces a kernel anew in each process, which takes seconds. Nothing is launched: kernels are bound
+and compiled for tensors without values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compare.workloads.workload import empty_output
 
 
 def ahead(plain: dict[str, Any], channel: Channel) -> None:
-    """Compile the kernels of every job in `plain["compile"]`; each is a sign of life, the end says how many failed.
+    """Compile the kernels of every job in `plain["compile"]`; each sends a sign of life, the end says how many failed.
 
     What fails here fails again, with its reason, where its cell is set up.
     """
@@ -51,7 +51,7 @@ def _job(
     heuristics: str,
     channel: Channel,
 ) -> int:
-    """How many kernels of one workload did not compile."""
+    """Compile the kernels of one workload; returns how many failed."""
     failed = 0
     try:
         batch = workload.batches(1, device, fill=False)[0]
@@ -74,7 +74,7 @@ def _compile(
     asked = (kernel_id, kernel, workload.shape, workload.stats, gpu, heuristics, asked_of(batch, features))
     config, _ = registry.default_config(*asked, features.sees)
     workspace = ready(kernel, batch, features, config)
-    if "triton" not in sys.modules:  # a kernel from outside: there is nothing to compile
+    if "triton" not in sys.modules:  # a kernel from outside: nothing to compile
         return
     from compare.static.jit import compiled_only
 

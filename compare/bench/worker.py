@@ -1,11 +1,11 @@
-"""The process that runs kernels: takes a job a line on stdin and streams an event a line, whatever a kernel prints.
+"""The process that runs kernels: reads a job a line from stdin, and streams an event a line whatever a kernel prints.
 
-Three modes: `check` interprets kernels on the CPU (TRITON_INTERPRET=1 in its environment before triton is imported),
-`model` executes their machine code for an absent GPU there, `measure` runs them on a GPU.
-A line with `compile` makes it compile ahead first (compare.bench.warm), one with `rest` give the device's memory back,
-for another process is timed next. Events: `ready` with the versions, `start` naming the cell that whatever happens next
-is blamed on, `row` with a finished cell, `sick` when the device answers no more (the process then ends), `done` behind
-a job, `compiled` and `resting`.
+Three modes: `check` interprets kernels on the CPU (TRITON_INTERPRET=1 is set before triton is imported), `model`
+executes their machine code for an absent GPU there, `measure` runs them on a GPU. A line with `compile` makes it
+compile ahead first (compare.bench.warm); one with `rest` makes it release the device's memory, because another process
+is timed next. Events: `ready` with the versions; `start` with the cell that is to blame for what happens next; `row`
+with a finished cell; `sick` when the device no longer answers (the process then ends); `done` after a job; `compiled`
+and `resting`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from compare.static.crosscompile import WITHIN, beyond_2gib, executing, facts_of
 from compare.static.isa.errors import Fault, NotExecutable
 from compare.static.isa.execute import execute
 
-# What the two modes without a time share, interpreter and ISA model: the loop over cells, and the last judgement.
+# Shared by the two modes without times, interpreter and ISA model: the loop over cells, and the last judgement.
 
 
 SETS = 2  # page sets: enough to catch a kernel that ignores the block table
-PADDING = 3  # rows of query and out past the last sequence, as an engine leaves them: nobody may write them
+PADDING = 3  # rows past the last sequence, which nobody may write; engines leave such rows
 
 Judge = Callable[[Subject, dict[str, Any]], GateResult]
 
 
 def judge_cells(task: Task, judge: Judge, *evidence: Evidence) -> None:
-    """The row of every cell. `judge` fills the dict with what is known of a cell also where it raises."""
+    """Send the row of every cell. `judge` fills the dict with what is known of a cell, also where it raises."""
     arena = task.arena(SETS, PADDING)
     for cell, kernel_id in task.cells if arena else ():
         task.start(cell)
@@ -61,7 +61,7 @@ def judge_cells(task: Task, judge: Judge, *evidence: Evidence) -> None:
 def on_other_values(subject: Subject, launch: Callable[..., None], first: GateResult) -> GateResult:
     """The last judgement: other values, the last page set, and the LSE where the kernel has it. Raises Rejected.
 
-    launch(number) and launch(number, lse) are one call on that page set.
+    launch(number) and launch(number, lse) make one call on that page set.
     """
     arena: Arena = subject.arena
     arena.set_values(1)
@@ -72,7 +72,7 @@ def on_other_values(subject: Subject, launch: Callable[..., None], first: GateRe
     return gate.again(arena, lambda: launch(last), [last], contract, first)
 
 
-# The worker's `model` mode: every cell compiled for a GPU that is not here, and the machine code executed on the CPU.
+# The mode `model`: every cell compiled for an absent GPU, and the machine code executed on the CPU.
 #
 # The launches of a kernel are compiled with the JIT's own specialisation and run in the functional model of the ISA
 # (compare.static.isa) on the arena's tensors; the gate judges what they wrote, as it judges a GPU. The last run sees K
@@ -80,7 +80,7 @@ def on_other_values(subject: Subject, launch: Callable[..., None], first: GateRe
 
 
 class _Runs:
-    """The launches of one subject in the model. `facts`: of the first run's kernels, with what the model counted."""
+    """The launches of one subject in the model. `facts`: of the first run's kernels, with the model's counts."""
 
     def __init__(self, subject: Subject, gpu: Any) -> None:
         self.subject, self.gpu = subject, gpu
@@ -94,7 +94,7 @@ class _Runs:
         subject, arena = self.subject, self.subject.arena
         batch = arena.batches[number]
         found: list[dict[str, Any]] = []
-        run = execute if self.facts else self._counted  # of the first run's launches everything is counted
+        run = execute if self.facts else self._counted  # count everything in the first run's launches
         try:
             with executing(self.gpu, lambda launch: found.append(run(launch))) as launches:
                 subject.launch_on(beyond_2gib(batch, copy=True) if large_cache else batch, number, lse)
@@ -111,7 +111,7 @@ class _Runs:
 
 
 def check_in_model(task: Task) -> None:
-    """Every cell in the functional model; no time anywhere."""
+    """Check every cell in the functional model; no times."""
 
     def judge(subject: Subject, known: dict[str, Any]) -> GateResult:
         return _modelled(subject, known, task.gpu)
@@ -132,7 +132,7 @@ def _modelled(subject: Subject, known: dict[str, Any], gpu: Any) -> GateResult:
 
 
 def check(task: Task) -> None:
-    """Every cell in the interpreter: two poisoned runs, other values and the LSE, and no time anywhere."""
+    """Check every cell in the interpreter: two poisoned runs, other values and the LSE; no times."""
     judge_cells(task, _interpreted, Evidence.INTERPRETED)
 
 

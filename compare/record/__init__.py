@@ -1,5 +1,5 @@
-"""A finished cell, the folder that keeps a run's cells, and the rules under which a time was taken.
+"""A finished cell, the folder of a run's cells, and the rules by which a time is taken.
 
-In: what became of a cell. Out: one line of cells.jsonl, read back as a `Record`. A record without the status `ok`
+In: what became of a cell. Out: one line of cells.jsonl, read back as a `Record`. A record whose status is not `ok`
 cannot hold a time.
 """

@@ -1,4 +1,4 @@
-"""What a time means, as values: the timing contract of a run, printed with it and kept in its manifest.
+"""The timing contract of a run, which says what its times mean; printed with the run and kept in its manifest.
 
 docs/measuring.md states the rules; `VERSION` changes with any of them. Times of two contracts are not compared.
 """
@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 VERSION = 2
-UNIT = "baseline/flash_attn3"  # whom the others are paired with, where it runs
+UNIT = "baseline/flash_attn3"  # the kernel that others are paired with, where it runs
 TIMERS = ("graph", "events", "paper")
 CACHES = ("cold", "hot")
-# `python -m compare doctor --rounds` of the first H200 runs: 15 rounds in the median cell, 156 in nine of ten.
-# Nothing here turns on less than 1%.
+# `python -m compare doctor --rounds` of the first H200 runs: 15 rounds in the median cell. Nothing here depends on less
+# than 1%.
 PRECISION = 0.005
 MAX_TIME_S = 1.5
 PROCESSES = 3
@@ -29,9 +29,9 @@ _CACHE = {"cold": "cold cache by rotating page sets", "hot": "hot cache, one pag
 
 @dataclass(frozen=True)
 class Contract:
-    """precision: half-width of the paired log-ratio's 99% interval over the rounds of all processes, at which they end.
-    max_time_s: of rounds, per workload and process. processes: fresh ones, each of which measures every cell once.
-    """
+    """precision: half-width of the paired log-ratio's 99% interval, over the rounds of all processes, at which
+    rounds end. max_time_s: of rounds, per workload and process. processes: fresh ones, each of which measures every
+    cell once."""
 
     timer: str = "graph"
     cache: str = "cold"
@@ -41,7 +41,7 @@ class Contract:
 
     @property
     def precision_each(self) -> float:
-        """The half-width at which one process ends its rounds: that of all is narrower by the root of their number."""
+        """The half-width at which one process ends its rounds; that of all is narrower by the root of their number."""
         return self.precision * math.sqrt(self.processes)
 
     @property

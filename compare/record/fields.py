@@ -1,4 +1,4 @@
-"""Which values a field of somebody else's JSON may have, as (test, words), and the one function that asks them."""
+"""The values that a field of foreign JSON may have, as (test, words), and the function that checks them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TEXTS, OBJECTS, WORDS = list_of(TEXT), list_of(OBJECT), object_of(TEXT)
 
 
 def checked(found: Any, fields: Mapping[str, Check], where: str, needed: Collection[str] = ()) -> dict[str, Any]:
-    """The object without what is null where it may be. Raises ValueError that names the field."""
+    """The object without nulls where null is allowed. Raises ValueError naming the field."""
     if not isinstance(found, dict):
         raise ValueError(f"{where}: found {type(found).__name__}, allowed an object")
     if missing := [name for name in needed if name not in found]:

@@ -1,4 +1,4 @@
-"""A run's folder: `results/<UTC>_<gpu>_<commit>/`, and what identifies the code that ran."""
+"""A run's folder, `results/<UTC>_<gpu>_<commit>/`, and what identifies the code that ran."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NotARun(ValueError):
 def commit() -> str:
     """git's short commit, else $DIPTYCH_COMMIT, else `nogit`; `-dirty` behind git's where tracked files changed."""
     try:
-        if not (ROOT / ".git").exists():  # installed, perhaps below somebody else's repository
+        if not (ROOT / ".git").exists():  # installed, perhaps inside another repository
             raise FileNotFoundError(ROOT / ".git")
         head = _git("rev-parse", "--short=10", "HEAD")
         return head + ("-dirty" if _git("status", "--porcelain", "--untracked-files=no") else "")
@@ -43,7 +43,7 @@ def _git(*arguments: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what is installed here, read without importing it."""
+    """The versions of installed packages, read without importing them."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
     for package in ("triton", "helion", "numpy"):
         try:
@@ -54,7 +54,7 @@ def versions() -> dict[str, str]:
 
 
 def make(out: str | None, gpu: str, or_else: str = "") -> Path:
-    """The run's folder, new or empty of cells, and writable. or_else: what else is allowed where it holds a run.
+    """The run's folder: writable, and new or without cells. or_else: what else is allowed where it holds a run.
 
     Raises CannotWrite before any work is done.
     """
@@ -67,7 +67,7 @@ def make(out: str | None, gpu: str, or_else: str = "") -> Path:
 
 
 def ensure_writable(folder: Path) -> None:
-    """Make the folder and write into it, before hours of work would end there. Raises CannotWrite."""
+    """Make the folder and write into it, before hours of work would fail there. Raises CannotWrite."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -82,7 +82,7 @@ def command(argv: list[str]) -> str:
 
 
 def manifest(argv: list[str], run_id: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """What manifest.json holds beside `facts`: how to repeat the run, and with what it ran."""
+    """The manifest: `facts`, how to repeat the run, and what it ran with."""
     return {
         "schema": 1,
         "run_id": run_id,

@@ -1,6 +1,6 @@
-"""manifest.json, read with suspicion: it may be another tool's, of a later version, or damaged.
+"""Read manifest.json defensively: it may be another tool's, of a later version, or damaged.
 
-A field that is null says nothing, and is left out; one that is not of its kind is an error that names it.
+A null field is left out; a field of the wrong type is an error that names it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _INSIDE = {"contract": _CONTRACT, "gpu": _GPU, "trace": _TRACE}
 
 
 def checked(found: Any) -> dict[str, Any]:
-    """A manifest as it may be used. Raises ValueError naming what is not of its kind."""
+    """The usable part of a manifest. Raises ValueError naming a field of the wrong type."""
     said = _checked(found, _FIELDS, "manifest.json")
     for name, fields in _INSIDE.items():
         if name in said:

@@ -32,9 +32,8 @@ class NotNoise(ValueError):
 
 @dataclass(frozen=True)
 class Noise:
-    """within: |ratio - 1| of two copies of one kernel timed side by side in one process. between: of the medians of one
-    kernel in two fresh processes. rows: per workload these two, and the verdicts (compare.run.doctor.judge).
-    """
+    """within: |ratio - 1| of two copies of one kernel, timed side by side in one process. between: of the medians of
+    one kernel in two fresh processes. rows: per workload these two, and the verdicts (compare.run.doctor.judge)."""
 
     gpu: str
     contract: str
@@ -71,17 +70,17 @@ def read(path: Path) -> Noise:
 
 
 def kept(gpu: str) -> Path:
-    """Where the last floor of a GPU is, below the working directory."""
+    """Where a GPU's last noise floor lies, below the working directory."""
     return Path("results") / f"noise_{gpu}.json"
 
 
 def carry(folder: Path, gpu: str, contract: str) -> None:
-    """Copy the last floor into a run's folder, if it is one of this GPU and contract and there is none yet."""
+    """Copy the last noise floor of this GPU and contract into a run's folder, unless it has one."""
     if (folder / "noise.json").exists() or not kept(gpu).exists():
         return
     try:
         found = read(kept(gpu))
-    except (NotNoise, OSError):  # a run does not end for want of it: reports say that there is none
+    except (NotNoise, OSError):  # a run goes on without a floor: reports say that there is none
         return
     if (found.gpu, found.contract) == (gpu, contract):
         found.write(folder / "noise.json")

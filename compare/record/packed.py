@@ -1,7 +1,7 @@
-"""A log of lines that a commit keeps compressed: `cells.jsonl` may lie as `cells.jsonl.xz`, and is read as itself.
+"""Read a log that may be compressed: `cells.jsonl` or `cells.jsonl.xz`.
 
-Committed logs are 20 to 60 times smaller that way (`xz -9 cells.jsonl`). A run writes plain lines; whoever goes on
-with a compressed log unpacks it first.
+Committed logs are 20 to 60 times smaller that way (`xz -9 cells.jsonl`). A run writes plain lines; to continue a
+compressed log, unpack it first.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def _packed(path: Path) -> Path:
 
 
 def there(path: Path) -> bool:
-    """Whether there is such a log, compressed or not."""
+    """Whether the log exists, compressed or not."""
     return path.exists() or _packed(path).exists()
 
 
 def read_bytes(path: Path) -> bytes:
-    """What the log holds. Raises OSError where it is neither there nor whole."""
+    """The log's bytes. Raises OSError where it is missing or incomplete."""
     if path.exists() or not _packed(path).exists():
         return path.read_bytes()
     try:
@@ -34,8 +34,8 @@ def read_bytes(path: Path) -> bytes:
 
 
 def unpack(path: Path) -> None:
-    """Lay a compressed log there as plain lines, to be gone on with; nothing where it is plain or absent.
-    Raises CannotWrite; the compressed one is then kept."""
+    """Unpack a compressed log, to continue it; does nothing where it is plain or absent. Raises CannotWrite, and then
+    keeps the compressed log."""
     if not path.exists() and _packed(path).exists():
         put(path, read_bytes(path))
         _packed(path).unlink()

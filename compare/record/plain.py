@@ -1,7 +1,7 @@
-"""JSON from outside as plain values: finite numbers of 64 bits, no key twice, texts that every page can hold.
+"""Load foreign JSON as plain values: finite numbers of 64 bits, no duplicate keys, texts that every page can hold.
 
-Whatever reads a file that a run left (rows, manifests, a tuner's lines) begins here, so that nothing behind it meets a
-NaN, an integer that is no float, half of a surrogate pair, or a nest that ends Python's stack.
+Everything that reads a run's files (rows, manifests, a tuner's lines) uses it, so that later code meets no NaN, no
+integer beyond a float, no lone surrogate, and no nesting that overflows Python's stack.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import json
 import math
 from typing import Any
 
-MOST_DEEP = 100  # of objects and lists in one another; a run's are 7
+MOST_DEEP = 100  # of nested objects and lists; a run's have 7
 MOST = 2**63 - 1
 
 
 def loads(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError that names the field, RecursionError.
+    """The value of a JSON text. Raises ValueError naming the field, RecursionError.
 
-    Half of a surrogate pair becomes its escape, as text. A walk over all values takes as long as the rest of reading a
-    row, and most texts show that they need none.
+    Lone surrogates become their escape, as text. Walking all values takes as long as the rest of reading a row, and
+    most texts do not need it.
     """
     try:
         found = json.loads(text, object_pairs_hook=_unique, parse_float=_float, parse_int=_int, parse_constant=_float)
@@ -29,7 +29,7 @@ def loads(text: str) -> Any:
 
 
 class _Unsound(Exception):
-    """A number that is none; a walk tells where."""
+    """A number that is not finite; a walk finds where."""
 
 
 def _float(text: str) -> float:
@@ -47,7 +47,7 @@ def _int(text: str) -> int:
 
 
 def writable(text: str) -> str:
-    """The text as UTF-8 can hold it: half of a surrogate pair becomes its escape."""
+    """The text as UTF-8 can hold it: lone surrogates become their escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

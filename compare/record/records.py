@@ -1,7 +1,7 @@
-"""One row per cell: what was run, how it ended, what stands behind it. A row that did not end `ok` cannot hold a time.
+"""A row for each cell: what was run, how it ended, and the evidence. A row that did not end `ok` cannot hold a time.
 
-Rows live in `cells.jsonl`, one JSON object a line, a checksum behind its fields; `compare.record.store` writes and
-reads it.
+Rows live in `cells.jsonl`, one JSON object a line with a checksum at its end; `compare.record.store` writes and reads
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from compare.record.whole import put
 # One JSON object a line, read with suspicion: a checksum, no key twice, finite numbers, fields of their types.
 
 
-_SEAL = ',"check":"'  # the last field of a line: CRC-32 of all that stands before it, 8 hex digits
+_SEAL = ',"check":"'  # last field of a line: CRC-32 of the text before it, 8 hex digits
 
 
 def seal(text: str) -> str:
@@ -34,9 +34,9 @@ def seal(text: str) -> str:
 
 
 def parse(line: str) -> tuple[Any, bool]:
-    """(what the line says, whether it carries its checksum). Raises ValueError or RecursionError.
+    """(the value of a line, whether it has a checksum). Raises ValueError or RecursionError.
 
-    A checksum that is not the line's is an error, and so is what `plain.loads` refuses.
+    A wrong checksum is an error, and so is what `plain.loads` refuses.
     """
     line = line.strip()
     found = plain.loads(line)
@@ -49,7 +49,7 @@ def parse(line: str) -> tuple[Any, bool]:
 
 
 def ensure_typed(value: Any) -> None:
-    """Raise ValueError naming the first field of a dataclass, at any depth, whose value is not of its type."""
+    """Raise ValueError naming the first field of a dataclass, at any depth, whose value has the wrong type."""
     for name, hint in _hints(type(value)).items():
         found = getattr(value, name)
         if not _matches(found, hint):
@@ -65,8 +65,8 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _matches(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type of records: plain classes, optional ones, tuples of one type, dicts."""
-    if hint is float:  # first, for samples are most of a run
+    """Whether a value has a record's type: plain classes, optional ones, tuples of one type, dicts."""
+    if hint is float:  # first: most values of a run are samples
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
@@ -85,9 +85,9 @@ def _matches(value: Any, hint: Any) -> bool:
 
 
 _KERNEL = re.compile(r"[\w./:@+-]{1,200}")  # an id, or package.module:name; pages and commands have it as it is
-SCHEMA = 2  # 2 adds `process` and `fingerprint`; rows of schema 1 are read as those of process 0
+SCHEMA = 2  # 2 adds `process` and `fingerprint`; rows of schema 1 belong to process 0
 READABLE = (1, SCHEMA)
-MAX_SAMPLES = 256  # raw samples kept per cell and process; a line stays below a few KB
+MAX_SAMPLES = 256  # raw samples kept per cell and process: a line stays below a few KB
 
 
 class Status(enum.StrEnum):
@@ -101,14 +101,14 @@ class Status(enum.StrEnum):
     CRASH = "crash"
     TIMEOUT = "timeout"
     OOM = "oom"
-    UNSUPPORTED = "unsupported"  # the kernel declares that it does not do this
+    UNSUPPORTED = "unsupported"  # the kernel declares that it does not support this
     UNAVAILABLE = "unavailable"  # an import or a GPU is missing
     TOO_LARGE = "too_large"  # for the CPU's interpreter
-    NOT_EXECUTABLE = "not_executable"  # the ISA model met an instruction that it does not know
+    NOT_EXECUTABLE = "not_executable"  # the ISA model does not know an instruction
 
     @property
     def is_failure(self) -> bool:
-        """Whether such a cell makes the run exit 1."""
+        """Whether such a cell makes the run exit with 1."""
         return self not in _NO_FAILURE
 
 
@@ -116,7 +116,7 @@ _NO_FAILURE = {Status.OK, Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_LAR
 
 
 class Evidence(enum.StrEnum):
-    """What stands behind an `ok`."""
+    """The evidence behind an `ok`."""
 
     MEASURED = "measured"
     CHECKED_ON_GPU = "checked-on-gpu"
@@ -127,10 +127,10 @@ class Evidence(enum.StrEnum):
 
 @dataclass(frozen=True)
 class WorkloadInfo:
-    """The workload of a row, in plain values. `kind` is its class: decode, speculative, prefill or mixed.
+    """The workload of a row, as plain values. `kind` is its class: decode, speculative, prefill or mixed.
 
     `features` holds what differs from plain causal attention, as text ("sliding_window=17"). `kv_bytes` counts each
-    distinct K and V byte once, `flops` the exact number of multiply-adds times two of the visible keys.
+    distinct K and V byte once; `flops` is exactly twice the multiply-adds of the visible keys.
     """
 
     id: str
@@ -156,13 +156,15 @@ class WorkloadInfo:
 @dataclass(frozen=True)
 class GateResult:
     """What the checker saw. `worst`: the largest error/budget ratios by name (element, row, lse); above 1 rejects.
-    `contract`: what the kernel declares that asks less of it than the default precision; empty where nothing does."""
+
+    `contract`: what the kernel declares that is weaker than the default precision; empty where nothing is.
+    """
 
     tier: str
     worst: dict[str, float]
     page_sets: int
     value_sets: int
-    bit_equal: bool  # two runs over differently poisoned outputs gave the same bits
+    bit_equal: bool  # two runs over different poison gave the same bits
     contract: str = ""
 
 
@@ -171,11 +173,11 @@ class Timing:
     """Microseconds of one call, by one process. One sample is the mean over the calls of one replay.
 
     `samples_us[r]` is round r's; the kernels of one job and process share their rounds, so equal indices are pairs.
-    With the paper's timer the one sample and `median_us` are the mean of its launches.
-    `half_width`: of the log-ratio's 99% interval, paired with `unit` over those rounds. `clocks`: compare.bench.clocks.
+    With the paper's timer the one sample and `median_us` are the mean of its launches. `half_width`: of the log-ratio's
+    99% interval, paired with `unit` over those rounds. `clocks`: compare.bench.clocks.
     """
 
-    timer: str  # graph | events | host | paper
+    timer: str  # graph | events | paper
     cache: str  # cold | hot
     median_us: float
     p05_us: float
@@ -200,7 +202,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Derived:
-    """What follows from a time and the workload. `floor_share` = floor_us / median_us."""
+    """What follows from a time and its workload. `floor_share` = floor_us / median_us."""
 
     gbps: float
     tflops: float
@@ -210,15 +212,14 @@ class Derived:
 
 @dataclass(frozen=True)
 class Record:
-    """One finished cell of one process. Raises ValueError where a field contradicts the status.
+    """A finished cell of one process. Raises ValueError where a field contradicts the status.
 
     `process`: the number of the fresh process within the run, from 0. `fingerprint` identifies workload, source,
-    config, GPU, software and contract: equal ones may be compared as repetitions of one measurement.
-    `config_origin`: "heuristics" (the tree for this GPU), "DEFAULT" (the module's), or "given".
-    `facts` are static facts of the compiled code, one dict per kernel of the launch and target.
-    `estimate`: floor, estimate and limiter of a GPU that is not here (compare.static.estimate), never beside a time.
-    `gpu` is the GPU that ran it (None: no GPU did), `seat` which one of a fleet. `seconds` is the cell's wall time,
-    compilation included.
+    config, GPU, software and contract: equal ones are repetitions of one measurement. `config_origin`: "heuristics"
+    (the tree for this GPU), "DEFAULT" (the module's), or "given". `facts`: static facts of the compiled code, one dict
+    for each kernel of the launch and target. `estimate`: floor, estimate and limiter of an absent GPU
+    (compare.static.estimate), never beside a time. `gpu`: the GPU that ran it (None: none did); `seat`: which one of a
+    fleet. `seconds`: the cell's wall time, compilation included.
     """
 
     run_id: str
@@ -247,7 +248,7 @@ class Record:
     seat: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("reason", "log_tail", "command"):  # a kernel's words may hold half of a surrogate pair
+        for name in ("reason", "log_tail", "command"):  # a kernel's words may hold lone surrogates
             if isinstance(text := getattr(self, name), str):
                 object.__setattr__(self, name, plain.writable(text))
         timed = [name for name in ("timing", "derived") if getattr(self, name) is not None]
@@ -274,9 +275,9 @@ class Record:
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> str:
-        """One line. NaN and infinity are refused (ValueError): nothing is encoded as NaN for "failed"."""
+        """One line. NaN and infinity are refused (ValueError): nothing encodes "failed" as NaN."""
         plain = dataclasses.asdict(self)
-        if not self.seat:  # lines of one machine are those that earlier versions write and read
+        if not self.seat:  # omitted for one machine, as earlier versions write it
             del plain["seat"]
         return seal(json.dumps(plain, allow_nan=False, separators=(",", ":")))
 
@@ -296,7 +297,8 @@ class Record:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Record:
-        """From dicts, lists and texts; what has a default may be missing. Raises ValueError, KeyError or TypeError."""
+        """From dicts, lists and texts; fields with defaults may be missing. Raises ValueError, KeyError or
+        TypeError."""
         raw = dict(plain)
         raw.pop("search", None)  # null in rows of earlier versions
         raw["workload"] = WorkloadInfo(**raw["workload"] | {"features": tuple(raw["workload"]["features"])})
@@ -320,5 +322,5 @@ def latest(records: list[Record]) -> list[Record]:
 
 
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    """manifest.json, whole or not at all. Raises CannotWrite."""
+    """Write manifest.json, whole or not at all. Raises CannotWrite."""
     put(path, json.dumps(manifest, indent=1, allow_nan=False, default=str))

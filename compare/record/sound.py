@@ -1,4 +1,4 @@
-"""Which values the fields of a row may have, beyond their types: times, sizes, compiled code (`facts`), an estimate."""
+"""The values that a row's fields may have, beyond their types: times, sizes, compiled code (`facts`), an estimate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOAD = dict.fromkeys((*_SIZES, "num_kv_heads", "head_size", "block_size", "kv_b
 _PARTS = {"workload": _LOAD, "timing": _TIMING, "derived": _DERIVED, "gate": _GATE}
 
 _COUNTS = object_of(COUNT)
-# By the bits of a lane, or by a descriptor.
+# Keys: the bits of a lane, or a descriptor.
 _LOADS: Check = (
     lambda found: _COUNTS[0](found) and all(bits == "tma" or bits.isdecimal() for bits in found),
     "an object of counts by bits or tma",
@@ -64,7 +64,7 @@ _ESTIMATE = {"text": TEXT, "limiter": nothing_or(TEXT)}
 
 
 def ensure_sound(record: Any) -> None:
-    """Raise ValueError that names a field of a record which is missing or has no value that it could have."""
+    """Raise ValueError naming a field of a record that is missing or has an impossible value."""
     for name, fields in _PARTS.items():
         if (part := getattr(record, name)) is not None:
             checked(vars(part), fields, name)

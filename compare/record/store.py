@@ -1,8 +1,8 @@
-"""Lines of JSON on a disk: whole or absent whatever ends the process, and read back with every bad line named.
+"""Append lines of JSON, each whole or absent however the process ends, and read them back with every bad line named.
 
-A line counts once it ends with a newline and is fsynced. A write that fails half way (a full disk, a signal) is cut off
-again; what a kill leaves behind is cut off by the next writer and never read. The rows of schema 2 carry a checksum,
-so that a changed digit is not another result.
+A line counts once it ends with a newline and is fsynced. A write that fails half way (a full disk, a signal) is cut
+off; what a kill leaves is cut off by the next writer and never read. Rows of schema 2 carry a checksum, so that a
+changed digit is not another result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from compare.record import packed
 from compare.record.records import Record
 
-NAMED = 5  # bad lines that a message names; the rest is counted
+NAMED = 5  # bad lines that a message names; the others are counted
 
 
 class Busy(OSError):
@@ -32,14 +32,15 @@ class Lines:
         packed.unpack(path)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system drops it with the process
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released with the process
         except BlockingIOError:
             os.close(self._file)
             raise Busy(f"{path}: another process is writing to it") from None
         self._end = _cut_torn_line(path, self._file)
 
     def append(self, line: str) -> None:
-        """On the disk before this returns, or not at all; a line that was whole when Ctrl-C came stays."""
+        """Write the line to the disk before returning, or not at all; a line that was complete when Ctrl-C came
+        stays."""
         data = line.encode() + b"\n"
         left = memoryview(data)
         try:
@@ -49,7 +50,7 @@ class Lines:
         except OSError:  # a full disk
             self._cut()
             raise
-        except BaseException:  # Ctrl-C: between two writes, or while the disk was waited for
+        except BaseException:  # Ctrl-C, between two writes or during a sync
             if os.fstat(self._file).st_size == self._end + len(data):
                 self._end += len(data)
             else:
@@ -58,7 +59,7 @@ class Lines:
         self._end += len(data)
 
     def _cut(self) -> None:
-        """Back to the last whole line. The first error is the one to hear of; a reader skips what is torn."""
+        """Truncate to the last whole line. The first error is reported; a reader skips torn lines."""
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, self._end)
 
@@ -67,7 +68,7 @@ class Lines:
 
 
 def _cut_torn_line(path: Path, file: int) -> int:
-    """Truncate behind the last newline; returns the length that is left."""
+    """Truncate behind the last newline; returns the remaining length."""
     data = path.read_bytes()
     end = data.rfind(b"\n") + 1
     if end < len(data):
@@ -76,7 +77,7 @@ def _cut_torn_line(path: Path, file: int) -> int:
 
 
 class CannotStore(OSError):
-    """A finished cell did not get to the disk; the message names the file and says that the others are kept."""
+    """A finished cell could not be written; the message names the file and says that the others are kept."""
 
 
 class Store:
@@ -104,7 +105,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A line that is no record: its number, from 1, and why."""
+    """A line that is no record: its number, from 1, and the reason."""
 
     line: int
     why: str
@@ -120,7 +121,7 @@ class Loaded:
 
     @property
     def note(self) -> str:
-        """What a reader of the results has to be told; empty where every line was read."""
+        """What a reader of the results must know; empty where every line was read."""
         if not self.skipped:
             return ""
         named = "; ".join(f"line {bad.line}: {bad.why}" for bad in self.skipped[:NAMED])
@@ -130,7 +131,7 @@ class Loaded:
 
 
 def load(path: Path) -> Loaded:
-    """The records of a `cells.jsonl`. Lines that are torn, corrupt or of something else are left out by number.
+    """The records of a `cells.jsonl`. Torn, corrupt and foreign lines are skipped, and listed by number.
 
     Raises OSError where the file cannot be read.
     """
@@ -151,7 +152,7 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _split(data: bytes) -> list[bytes]:
-    """Cut at newlines alone: a corrupt byte may look like another end of a line."""
+    """Split at newlines only: a corrupt byte may look like another line end."""
     return [part + b"\n" for part in data.split(b"\n")[:-1]] + [data[data.rfind(b"\n") + 1 :]]
 
 
@@ -167,7 +168,7 @@ def _why(error: Exception) -> str:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Every record of a file that has to be whole. Raises ValueError naming the first bad line."""
+    """Every record of a file that must be complete. Raises ValueError naming the first bad line."""
     loaded = load(path)
     if loaded.skipped:
         raise ValueError(f"{path}, line {loaded.skipped[0].line}: {loaded.skipped[0].why}")

@@ -1,4 +1,4 @@
-"""A file is written whole or not at all, and what stops that is said with its path."""
+"""Write a file whole or not at all; errors name its path."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 class CannotWrite(OSError):
-    """A file or the folder of a run cannot be made or written; the message names it and why."""
+    """A file or a run's folder cannot be made or written; the message names it and the reason."""
 
 
 def put(path: Path, content: str | bytes) -> Path:
-    """Write the file beside its place, sync it, and put it there. Raises CannotWrite; what was there is then kept."""
+    """Write a temporary file, sync it, and move it to `path`. Raises CannotWrite; the old content is then kept."""
     temporary = path.with_name(path.name + ".tmp")
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:

@@ -1,6 +1,6 @@
-"""Which rows are compared: lengths x shape x features, alone, in suites, or out of a serving trace.
+"""The rows that are compared: lengths x shape x features, alone, in suites, or from a serving trace.
 
-In: `32q1s2k~`, a suite's name, a trace's file. Out: `Workload`s, and the least bytes and FLOPs that each one costs.
+In: `32q1s2k~`, a suite's name, a trace's file. Out: `Workload`s, and the least bytes and FLOPs of each.
 """
 
 from compare.workloads.workload import (

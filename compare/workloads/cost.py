@@ -1,4 +1,4 @@
-"""Bytes and FLOPs that a workload needs at least, from its real lengths, and the time below which no GPU can be.
+"""The least bytes and FLOPs of a workload, from its real lengths, and the time that no GPU can beat.
 
 Causal triangles are exact, a window trims both, a page shared by several sequences counts once.
 """
@@ -28,7 +28,7 @@ class Cost:
 
 
 def _sum_capped(first: int, last: int, cap: int | None) -> int:
-    """Sum of min(n, cap) over n = first .. last."""
+    """The sum of min(n, cap) over n = first .. last."""
     if last < first:
         return 0
     top = last if cap is None else min(last, cap)
@@ -38,16 +38,14 @@ def _sum_capped(first: int, last: int, cap: int | None) -> int:
 
 
 def _of_chunks(context: int, seq_len: int, ask: Ask) -> int:
-    """Visible pairs where a query sees its chunk, from the lookback's first key on."""
+    """Visible pairs where a query sees its chunk and the lookback before it."""
     firsts = (max(q // ask.chunk - ask.chunk_lookback, 0) * ask.chunk for q in range(context, seq_len))
     return sum(q + 1 - first for q, first in zip(range(context, seq_len), firsts, strict=True))
 
 
 def visible_keys(query_len: int, seq_len: int, ask: Ask) -> int:
-    """Visible (query, key) pairs of one sequence. Of what only some sequences or tokens have (`non_causal`, `spans`)
-    and
-    of a draft tree, no more than every kernel must do: the causal pairs, without those that a tree hides.
-    """
+    """Visible (query, key) pairs of one sequence. For features of only some sequences or tokens (`non_causal`, `spans`)
+    and draft trees, a lower bound for every kernel: the causal pairs, less those that a tree hides."""
     if query_len == 0 or seq_len == 0:
         return 0
     if ask.cross:
@@ -58,10 +56,10 @@ def visible_keys(query_len: int, seq_len: int, ask: Ask) -> int:
     if ask.tree is not None and query_len >= len(ask.parents):
         return _sum_capped(context + 1, seq_len, ask.sliding_window) - ask.hidden()
     window = ask.sliding_window
-    left = _sum_capped(context + 1, seq_len, window)  # keys up to and with the query's own
+    left = _sum_capped(context + 1, seq_len, window)  # up to the query's own key
     if ask.causal:
         return left
-    return left + _sum_capped(0, query_len - 1, None if window is None else window - 1)  # keys behind it
+    return left + _sum_capped(0, query_len - 1, None if window is None else window - 1)  # behind it
 
 
 def touched_keys(query_len: int, seq_len: int, ask: Ask) -> int:
@@ -76,12 +74,12 @@ def touched_keys(query_len: int, seq_len: int, ask: Ask) -> int:
 
 
 def scale_bytes(workload: Workload) -> int:
-    """Float32 scales of one key and its value, where every token and KV head has its own; else 0."""
+    """Bytes of the float32 scales of one key and its value, where every token and KV head has its own; else 0."""
     return 2 * 4 if workload.ask.scales == "tokens" else 0
 
 
 def key_bytes(workload: Workload) -> int:
-    """Bytes of one key of a KV head and of its value as they lie in the caches, with their scales."""
+    """Bytes of one key of a KV head and its value in the caches, with their scales."""
     shape = workload.shape
     return (shape.head_size + shape.value_lanes) * shape.cache_dtype.itemsize + scale_bytes(workload)
 
@@ -101,7 +99,7 @@ def cost(workload: Workload) -> Cost:
 
 
 def _shared_keys(workload: Workload) -> int:
-    """Keys counted twice because their page is shared. A window touches few leading pages: none counted."""
+    """Keys counted twice because their page is shared. A window touches few leading pages: then 0."""
     if not workload.shared_pages or workload.ask.sliding_window is not None:
         return 0
     page = workload.shape.block_size
@@ -112,13 +110,13 @@ def _shared_keys(workload: Workload) -> int:
 def floor_us(workload: Workload, gpu: Gpu, cold: bool = True) -> float | None:
     """The larger of bytes and FLOPs over the GPU's stated peaks, in microseconds; None where no peak is stated.
 
-    cold: the bytes come from HBM; where they may lie in a cache only FLOPs are a floor.
+    cold: the bytes come from HBM; where they may lie in a cache, only FLOPs bound the time.
     """
     return floor_of(cost(workload), workload.shape.dtype, gpu, cold)
 
 
 def floor_of(needed: Cost, dtype: torch.dtype, gpu: Gpu, cold: bool = True) -> float | None:
-    """`floor_us` of what is needed, counted elsewhere."""
+    """`floor_us` for bytes and FLOPs counted elsewhere."""
     peak = gpu.fp32_tflops if dtype is torch.float32 else gpu.bf16_tflops
     times = [needed.bytes / gpu.hbm_gbps / 1e3] if gpu.hbm_gbps and cold else []
     times += [needed.flops / peak / 1e6] if peak else []
@@ -126,7 +124,7 @@ def floor_of(needed: Cost, dtype: torch.dtype, gpu: Gpu, cold: bool = True) -> f
 
 
 def derived(workload: Workload, gpu: Gpu, median_us: float, cold: bool = True) -> Derived:
-    """GB/s, TFLOP/s and the share of the floor that a time amounts to."""
+    """GB/s, TFLOP/s and the share of the floor of a time."""
     needed, floor = cost(workload), floor_us(workload, gpu, cold) or 0.0
     return Derived(
         gbps=needed.bytes / median_us / 1e3,

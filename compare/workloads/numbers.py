@@ -1,4 +1,4 @@
-"""What a number on a command line may be, for every command that has such an option: digits of ASCII, in a range."""
+"""Parsers of numbers on a command line, for every command: ASCII digits, within a range."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def number(text: str) -> float:
 
 
 def integer(low: int, high: int) -> Callable[[str], int]:
-    """Of an integer on the command line, in the digits of ASCII, from `low` to `high`."""
+    """A parser of integers from `low` to `high`, in ASCII digits."""
 
     def read(text: str) -> int:
         digits = text.removeprefix("-")
@@ -28,8 +28,8 @@ def integer(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-MOST_SEED = 2**62  # torch's generators take 64 bits, and rows add to it
-MOST_WINDOW, MOST_PAGE, MOST_COUNT = 2**31 - 1, 2**16, 2**31 - 1  # pages of 2^16 tokens: 256 MiB of Llama-3-8B
+MOST_SEED = 2**62  # torch's generators take 64 bits, and rows add to the seed
+MOST_WINDOW, MOST_PAGE, MOST_COUNT = 2**31 - 1, 2**16, 2**31 - 1  # a page of 2^16 tokens is 256 MiB of Llama-3-8B
 at_least_one, count, seed = integer(1, MOST_COUNT), integer(0, MOST_COUNT), integer(0, MOST_SEED)
 window, page = integer(1, MOST_WINDOW), integer(1, MOST_PAGE)
 

@@ -21,8 +21,8 @@ from compare.workloads.workload import LLAMA_3_8B, SPECULATIVE_MAX, Ask, Workloa
 FEATURE_KERNELS = tuple(
     f"{dsl}/{name}" for dsl in ("triton", "helion") for name in ("q_block", "parallel_softmax", "auto")
 )
-PLAIN = {"decode": "32q1s4k~", "verification": "32q8s4k", "prompts": "4q2k"}  # what a figure calls them: their label
-MARK = "+"  # between a plain row's label and its feature's name
+PLAIN = {"decode": "32q1s4k~", "verification": "32q8s4k", "prompts": "4q2k"}  # a figure's name: the row's label
+MARK = "+"  # between a plain row's label and a feature's name
 _FP8, _INT8 = torch.float8_e4m3fn, torch.int8
 
 # name: what is asked, and what differs in the shape
@@ -49,7 +49,7 @@ ASKED = {
 
 
 def rows() -> list[Workload]:
-    """Each plain row, then what is asked of it."""
+    """Each plain row, then the row with each feature."""
     made = []
     for name, label in PLAIN.items():
         plain = Workload(label, parse_lens(label))
@@ -69,7 +69,7 @@ def rows() -> list[Workload]:
 
 PATTERN = (1.0, 0.2, 0.1, 0.4, 0.5)
 LENGTHS, BATCHES, SHARES = (256, 1024, 4096), (1, 8, 32), (0, 50, 100)  # 6: tokens, sequences, percent of decodes
-PAGES, SIZE = (16, 64, 544), (16, 4096)  # 7: 544 is what a hybrid model aligns its pages to; a page is no tile there
+PAGES, SIZE = (16, 64, 544), (16, 4096)  # 7: 544, to which hybrid models align pages, is no tile
 PROMPTS, PROMPT_BATCHES = (128, 512, 1024, 2048, 4096, 8192), (1, 4)  # 8: Listing 2 changes at 4096 tokens on average
 PROMPT, OUTPUTS = 500, (10, 100, 400, 800, 1600, 3200, 6400, 12800)  # 9: tokens, as in the end-to-end runs
 
@@ -89,31 +89,31 @@ FIGURE_KERNELS = {
 
 
 def varied(count: int, longest: int) -> list[int]:
-    """The lengths of `count` sequences, at least 1."""
+    """The lengths of `count` sequences, at least 1 each."""
     return [max(math.ceil(longest * PATTERN[i % len(PATTERN)]), 1) for i in range(count)]
 
 
 def batch(count: int, longest: int, share: int) -> Workload:
-    """`share` percent of `count` sequences decode; either part has the pattern of its own."""
+    """`share` percent of `count` sequences decode; each part repeats the pattern of lengths."""
     decodes = math.ceil(count * share / 100)
     lens = [(1, n) for n in varied(decodes, longest)] + [(n, n) for n in varied(count - decodes, longest)]
     return Workload(f"{count}x{longest}-{share}%decode", tuple(lens))
 
 
 def fig6() -> list[Workload]:
-    """The optimisation steps by sequence length and by decode share; one sequence is no half."""
+    """The optimisation steps by sequence length and by decode share; one sequence has no half."""
     grid = [(n, s, c) for n in LENGTHS for s in SHARES for c in BATCHES if not (s == 50 and c == 1)]
     return [batch(count, longest, share) for longest, share, count in grid]
 
 
 def fig7() -> list[Workload]:
-    """Tiles of a page against tiles of their own, by page and decode share."""
+    """Tiles of a page against tiles of another size, by page and decode share."""
     rows = [(page, batch(*SIZE, share)) for page in PAGES for share in SHARES]
     return [replace(r, label=f"{r.label}@page{p}", shape=replace(LLAMA_3_8B, block_size=p)) for p, r in rows]
 
 
 def fig8() -> list[Workload]:
-    """Prompts alone, by length: what a tuned choice changes."""
+    """Prompts only, by length: what a tuned choice changes."""
     return [batch(count, longest, 0) for count in PROMPT_BATCHES for longest in PROMPTS]
 
 
@@ -136,7 +136,7 @@ TILE = 128  # keys: contexts are log-uniform behind it, for below a tile their l
 MAX_MS, GBPS, TFLOPS, MAX_TOKENS = 3.0, 4570, 793, 32 * 1024
 
 _KINDS = ("decode", "prefill", "mixed", "speculative")
-_OTHERS = (  # shapes of every third round of the kinds
+_OTHERS = (  # shapes of every third round of the classes
     (AttentionShape(64, 8, 128, 32), Ask()),
     (AttentionShape(28, 4, 128, 16), Ask()),
     (AttentionShape(16, 1, 128, 64), Ask()),
@@ -181,13 +181,13 @@ def _lens(generator: torch.Generator, kind: str) -> list[tuple[int, int]]:
 
 
 def least_ms(row: Workload) -> float:
-    """What the row needs of an H200 at what it was measured to reach; a kernel takes two to seven times as long."""
+    """Milliseconds that the row needs of an H200 at its measured rates; a kernel takes two to seven times as long."""
     needed = cost(row)
     return max(needed.kv_bytes / GBPS, needed.flops / TFLOPS / 1e3) / 1e6
 
 
 def fits(row: Workload) -> bool:
-    """Whether the row is inside the bounds above."""
+    """Whether the row is within the bounds above."""
     return least_ms(row) <= MAX_MS and row.stats.num_tokens <= MAX_TOKENS
 
 
@@ -197,8 +197,8 @@ def _label(number: int, row: Workload) -> str:
 
 
 def draw(count: int = ROWS) -> list[Workload]:
-    """The first `count` rows: the classes take turns, so that any leading part holds all; draws out of bounds are
-    repeated."""
+    """The first `count` rows: the classes take turns, so that any leading part has all of them; rows out of bounds are
+    redrawn."""
     generator = torch.Generator().manual_seed(SEED)
     rows: list[Workload] = []
     while len(rows) < count:
@@ -212,7 +212,6 @@ def draw(count: int = ROWS) -> list[Workload]:
 
 
 # Rows that nobody fits to: shapes and batches drawn by the run's seed, so that a new seed is a new test.
-#
 # What is fitted, tuned or written by hand may look at no row of it; the times of a seed that was looked at say what was
 # learnt, not what carries over. `compare study regret` measures what the committed choice loses there.
 
@@ -242,9 +241,9 @@ def _unseen_shape(generator: torch.Generator) -> tuple[AttentionShape, Ask]:
 
 
 def unseen(seed: int = 0, count: int = UNSEEN_ROWS) -> tuple[Workload, ...]:
-    """`count` rows over 12 shapes, both drawn by `seed`. Classes and shapes take turns: any leading part has them all.
+    """`count` rows over 12 shapes, both drawn by `seed`; classes and shapes take turns.
 
-    Lengths are drawn as those of `tuning`, and bounded as they are.
+    Lengths are drawn and bounded as those of `tuning`.
     """
     generator = torch.Generator().manual_seed(1_000_003 * (seed + 1))
     shapes: dict[tuple[AttentionShape, Ask], None] = {}
@@ -284,7 +283,7 @@ class UnknownWorkload(ValueError):
 
 
 def smoke(seed: int = 0) -> tuple[Workload, ...]:
-    """Eight cells small enough for an interpreter on two cores, which together meet every dtype."""
+    """Eight cells small enough for an interpreter on two cores, which together have every dtype."""
     half, brain, full = torch.float16, torch.bfloat16, torch.float32
 
     def shape(dtype: torch.dtype, heads: int = 4, kv_heads: int = 2, head: int = 64, page: int = 16) -> AttentionShape:
@@ -305,7 +304,7 @@ def smoke(seed: int = 0) -> tuple[Workload, ...]:
 
 
 def static(seed: int = 0) -> tuple[Workload, ...]:
-    """What is run beside smoke for a GPU that is absent: a decode and a prompt at the head sizes that smoke lacks."""
+    """The rows for an absent GPU beside smoke: a decode and a prompt at the head sizes that smoke lacks."""
     rows = []
     for head in (128, 256):
         shape = AttentionShape(4, 1, head, 16, torch.bfloat16)
@@ -353,7 +352,7 @@ _HEADS = (  # beside Llama-3-8B: what the row is called, its heads, what it asks
 
 
 def _serving_row(number: int, text: str, shape: AttentionShape, ask: Ask, name: str) -> Workload:
-    """Row `number` from 0. A group of several sequences with a context varies in [0.5, 1] of the length it names."""
+    """Row `number`, from 0. A group of several sequences with a context varies in [0.5, 1] of the length it names."""
     lens: list[tuple[int, int]] = []
     words = []
     for part in text.split("_"):
@@ -368,9 +367,8 @@ def _serving_row(number: int, text: str, shape: AttentionShape, ask: Ask, name: 
 
 
 def serving(seed: int = 0) -> tuple[Workload, ...]:
-    """What an engine sends: prompts over contexts, mixtures, verification of drafts, wide decodes; and one row of each
-    class under other heads and pages. Rows over fp8 caches are in `features`.
-    """
+    """What an engine sends: prompts over contexts, mixtures, verification of drafts, large decodes; and one row of each
+    class with other heads and pages. Rows over fp8 caches are in `features`."""
     plain = [(text, LLAMA_3_8B, Ask(), "") for text in (*_EXTEND, *_MIXED, *_VERIFY, *_DECODE)]
     variants = [(name, AttentionShape(*heads), ask) for name, heads, ask in _HEADS]
     variants += [(f"page{page}", replace(LLAMA_3_8B, block_size=page), Ask()) for page in (64, 128)]
@@ -380,17 +378,18 @@ def serving(seed: int = 0) -> tuple[Workload, ...]:
 
 
 def tuning(seed: int = 0) -> tuple[Workload, ...]:
-    """The rows that trees are fitted to; no other suite has one of them."""
+    """The rows that choices are fitted to; no other suite shares one."""
     return tuple(_seeded(draw(), seed))
 
 
 def ablations(seed: int = 0) -> tuple[Workload, ...]:
-    """Rows of `peers` by which the ablations are judged; without --kernels, on them and the rungs that they vary."""
+    """Rows of `peers` that judge the ablations; without --kernels, the ablations and the rungs that they vary run on
+    them."""
     return pick(peers(seed), "q1s32k,8q1s2k~,128q1s2k~,q2k,16q1s2k_16q512s1536")
 
 
 def _seeded(rows: list[Workload] | tuple[Workload, ...], seed: int) -> list[Workload]:
-    """Values by run seed and row; the lengths do not move with it."""
+    """The rows with values seeded by run and row; the lengths do not depend on the seed."""
     return [replace(row, seed=seed * 1000 + number) for number, row in enumerate(rows)]
 
 

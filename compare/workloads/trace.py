@@ -1,8 +1,8 @@
-"""Real serving load: a trace of requests through a continuous-batching scheduler, and the steps worth keeping.
+"""Real serving load: requests of a trace through a continuous-batching scheduler, and the steps worth keeping.
 
 The trace says when a request came, how long its prompt was and how many tokens were generated. The scheduler is the
-common one: decodes first, then chunks of waiting prompts in order of arrival, under a limit of sequences and of tokens
-a step. A request's first token comes with the last chunk of its prompt; the others with one step each.
+usual one: decodes first, then chunks of waiting prompts in order of arrival, within limits on sequences and tokens a
+step. A request's first token comes with the last chunk of its prompt, each later one with a step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Rule:
-    """How steps are made of requests. A step lasts `step_ms` + `token_us` per scheduled token."""
+    """How requests become steps. A step lasts `step_ms` + `token_us` per scheduled token."""
 
     batches: int = 16
     step_ms: float = 5.0
@@ -109,7 +109,7 @@ class _Running:
 
 @dataclass(frozen=True)
 class Step:
-    """One step: when it began and its (query_len, seq_len) pairs, decodes first."""
+    """A step: when it began, and its (query_len, seq_len) pairs, decodes first."""
 
     start: float
     lens: tuple[tuple[int, int], ...]
@@ -172,7 +172,7 @@ def keep(steps: Iterable[Step], count: int) -> list[Step]:
 def workloads(
     path: str, rule: Rule, shape: AttentionShape, ask: Ask, seed: int
 ) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
-    """The kept steps as rows, labelled by number, sequences, KV tokens; and what to say of them. Raises TraceError."""
+    """The kept steps as rows, labelled by number, sequences and KV tokens; and their description. Raises TraceError."""
     if rule.batches < 1:
         raise TraceError(f"batches: found {rule.batches}, allowed at least 1")
     for name in ("step_ms", "token_us"):

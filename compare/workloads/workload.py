@@ -1,4 +1,4 @@
-"""A workload: the lengths of a batch and the shape they meet; and the grammar that writes batches on a command line.
+"""A workload: the lengths and the shape of a batch; and the grammar of batches on a command line.
 
 The grammar is vLLM's batch spec: `q1s2k` is one query token over a sequence of 2048, `32q1s2k_16q512s1536` joins
 groups, `q2k` is a whole prompt. A `~` behind a group varies its lengths: uniform in [0.5, 1] of the one named.
@@ -25,7 +25,7 @@ from common.spec.paged_batch import DTYPES
 
 
 def out_dtype(shape: AttentionShape, scaled: bool) -> torch.dtype:
-    """What a launch writes: e4m3 where the output is `scaled`, else the query's dtype, and bf16 for an fp8 query."""
+    """The dtype of the output: e4m3 where it is `scaled`, else the query's, and bf16 for an fp8 query."""
     if scaled:
         return FP8_OUT
     return shape.dtype if shape.dtype in DTYPES else torch.bfloat16
@@ -55,7 +55,7 @@ DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES} | {
     "bf16": torch.bfloat16,
     "fp32": torch.float32,
 }
-NEW_KV = "+kv"  # behind the label of a row that has the step's new K and V
+NEW_KV = "+kv"  # suffix of the label of a row with the step's new K and V
 MOST_SEQUENCES, MOST_KEYS = 2**16, 2**31 - 1  # of a group; lengths are int32 on the device
 SPECULATIVE_MAX = 16  # query tokens; more over a context is a chunk of a prompt
 _GROUP = re.compile(r"(?P<count>\d+)?q(?P<query>\d+)(?P<qk>k?)(?:s(?P<seq>\d+)(?P<sk>k?))?(?P<vary>~?)", re.ASCII)
@@ -67,9 +67,9 @@ class GrammarError(ValueError):
 
 @dataclass(frozen=True)
 class Workload:
-    """What one row of a suite asks of every kernel. `label` is unique in its suite; `lens` are (query_len, seq_len).
+    """What a row of a suite asks of every kernel. `label` is unique in its suite; `lens` are (query_len, seq_len).
 
-    new_kv: kernels are also given the step's new K and V, contiguous; those that do not read them ignore them.
+    new_kv: kernels also get the step's new K and V, contiguous; those that do not read them ignore them.
     """
 
     label: str
@@ -83,20 +83,20 @@ class Workload:
 
     @property
     def id(self) -> str:
-        """16 hex digits over all that decides the tensors, the seed included and the label not."""
+        """16 hex digits of everything that decides the tensors: the seed, but not the label."""
         plain = self.to_dict()
         del plain["label"]
         if not self.new_kv:
-            del plain["new_kv"]  # rows keep the ids that they had before there was such a field
+            del plain["new_kv"]  # rows keep the ids from before this field
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
     def with_new_kv(self) -> Workload:
-        """The same row with the step's new K and V given, under a label that says so."""
+        """The same row with the step's new K and V, under a label that says so."""
         return self if self.new_kv else dataclasses.replace(self, new_kv=True, label=self.label + NEW_KV)
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """What differs from plain causal attention over pages alone, as text."""
+        """What differs from plain causal attention over pages, as text."""
         return self.ask.names() + (("new_kv",) if self.new_kv else ())
 
     @property
@@ -119,7 +119,7 @@ class Workload:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the worker's pipe and the manifest."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # asdict copies lens deep
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # asdict would copy lens
         plain["shape"], plain["ask"] = self.shape.to_dict(), self.ask.to_dict()
         plain["lens"] = [list(pair) for pair in self.lens]
         return plain
@@ -131,7 +131,7 @@ class Workload:
         return cls(**plain | {"shape": shape, "lens": lens, "ask": Ask.from_dict(plain["ask"])})
 
     def features(self, batch: PagedBatch) -> Features:
-        """What is asked, for the first of this workload's batches."""
+        """The features asked, for the first of this workload's batches."""
         return self.ask.features(batch, self.seed + 1)
 
     def batches(
@@ -169,7 +169,7 @@ def _kind_of(query_len: int, seq_len: int) -> str:
 
 
 def vary(count: int, longest: int, seed: int) -> list[int]:
-    """Lengths uniform in [0.5, 1] of `longest`, which the first has. The generator that every published figure used."""
+    """Lengths uniform in [0.5, 1] of `longest`, which the first has. Every published figure used this generator."""
     generator = torch.Generator().manual_seed(seed)
     lengths = (torch.rand(count, generator=generator) * 0.5 + 0.5).mul(longest).long().tolist()
     return [longest, *lengths[1:]]
@@ -200,7 +200,7 @@ def _group(text: str, at: int, part: str) -> list[tuple[int, int]]:
 
 
 def parse_lens(text: str) -> tuple[tuple[int, int], ...]:
-    """The (query_len, seq_len) of a batch in the grammar. Raises GrammarError that shows the offending part."""
+    """The (query_len, seq_len) of a batch in the grammar. Raises GrammarError showing the offending part."""
     lens, at = [], 0
     for part in text.split("_"):
         lens += _group(text, at, part)
