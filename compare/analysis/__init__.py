@@ -1,4 +1,4 @@
-"""What the rows say: who is faster and how surely, what changed between two runs, means over classes.
+"""What the rows say: who is faster and how certainly, what changed between two runs, means over classes.
 
-In: records of one run or of several. Out: verdicts, tables, differences; draws and prints nothing.
+In: records of one run or of several. Out: verdicts, tables, differences. Draws and prints nothing.
 """

@@ -1,6 +1,6 @@
-"""The rows of several processes put together: one record a cell, for whoever counts, tabulates or draws cells.
+"""Combine the rows of several processes into one record a cell, for counts, tables and figures.
 
-Who needs the samples of each process (compare.analysis.verdict, compare.analysis.diff) takes the rows themselves.
+compare.analysis.verdict and compare.analysis.diff need the samples of each process and take the rows themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _WORST_FIRST = (*(s for s in Status if s.is_failure), *(s for s in Status if not
 
 
 def by_cell(records: Sequence[Record]) -> list[list[Record]]:
-    """The rows of each cell in the order of their processes; cells in the order in which they first appeared."""
+    """The rows of each cell, in the order of their processes; cells in the order of their first row."""
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(record.cell_id, []).append(record)
@@ -23,9 +23,9 @@ def by_cell(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def combined(records: Sequence[Record]) -> list[Record]:
-    """One record a cell: the worst status of its processes, and where all are ok their times together.
+    """One record a cell: the worst status of its processes; where all are ok, their times combined.
 
-    Records that are alone in their cell, and those that were put together before, stay as they are.
+    A record alone in its cell stays as it is.
     """
     return [_combined(rows) for rows in by_cell(records)]
 
@@ -49,7 +49,7 @@ def _combined(rows: Sequence[Record]) -> Record:
 
 
 def _together(timings: Sequence[Timing]) -> Timing:
-    """The geometric mean of the processes' medians, its 99% interval, and the widest quantiles; samples stay behind."""
+    """The geometric mean of the processes' medians, its 99% interval, and the widest quantiles, without samples."""
     samples = [timing.samples_us or (timing.median_us,) for timing in timings]
     middle, low, high = stats.median_interval(samples)
     widths = [timing.half_width for timing in timings]
@@ -70,7 +70,7 @@ def _together(timings: Sequence[Timing]) -> Timing:
 
 
 def _derived(first: Record, taken: Timing) -> Derived | None:
-    """The figures of the first process, for the time of all."""
+    """The first process's figures, rescaled to the combined time."""
     if first.derived is None:
         return None
     change = first.timing.median_us / taken.median_us

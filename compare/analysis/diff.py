@@ -42,23 +42,23 @@ from compare.stats import Ratio
 
 HELP = "what changed between two runs, and why"
 
-# From which size on a change between two runs is one, and the options that say so.
+# The thresholds of a change between two runs, and their options.
 
 
-# FA3's binary, measured on an H200 in two sessions, moved by 2% in the median row of 23 and by 6%
-# in the worst: below 5% a change says more of the machine than of the kernel.
+# FA3's binary, measured on an H200 in two sessions, moved by up to 6%: a smaller change says more of the
+# machine than of the kernel.
 RELATIVE = 0.05
-ABSOLUTE_US = 0.5  # the resolution of an event, and about what the launch of a graph's node varies by
+ABSOLUTE_US = 0.5  # the resolution of an event, and about what a graph node's launch varies by
 
 
 class Incomparable(ValueError):
-    """Two runs whose figures mean different things; the message names both."""
+    """Two runs whose figures have different meanings; the message names both."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """relative: 0.05 is 5%. absolute_us: microseconds. floor: of the noise between processes, 0 where unknown. noise:
-    the file that has it, None for that of either run's folder."""
+    """relative: 0.05 is 5%. absolute_us: microseconds. floor: the noise between processes, 0 where unknown. noise: its
+    file, None for that of either run's folder."""
 
     relative: float = RELATIVE
     absolute_us: float = ABSOLUTE_US
@@ -66,7 +66,7 @@ class Thresholds:
     noise: Path | None = None
 
     def of(self, us: float) -> float:
-        """The threshold of a cell that took `us` before, relative."""
+        """The relative threshold of a cell that took `us` before."""
         return max(self.relative, self.floor, self.absolute_us / us)
 
     def with_noise(self, noise: Noise) -> Thresholds:
@@ -74,7 +74,7 @@ class Thresholds:
 
 
 def share(text: str) -> float:
-    """`5%` or `0.05`. Raises argparse.ArgumentTypeError for anything else, and for what is not in [0, 10]."""
+    """The share in `5%` or `0.05`. Raises argparse.ArgumentTypeError for anything else, and outside [0, 10]."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -85,7 +85,7 @@ def share(text: str) -> float:
 
 
 def microseconds(text: str) -> float:
-    """Raises argparse.ArgumentTypeError for what is no number from 0 to a second."""
+    """A number of microseconds. Raises argparse.ArgumentTypeError unless it is within 0 and a second."""
     try:
         value = float(text)
     except ValueError:
@@ -116,11 +116,11 @@ def add_options(new: argparse._ActionsContainer) -> None:
 
 
 def of(asked: argparse.Namespace) -> Thresholds:
-    """What the options say; the noise floor is not read here."""
+    """The thresholds in the options, without the noise floor."""
     return Thresholds(asked.relative, asked.absolute_us, noise=asked.noise)
 
 
-# Run against run: what became slower, faster, wrong, new or gone, and what changed that might be why.
+# Compare two runs: what became slower, faster, wrong, new or gone, and what changed that may explain it.
 #
 # Times of two runs never ran side by side, so they are resampled each on their own. A change is REGRESS or IMPROVED
 # where its whole 99% interval lies beyond the threshold, SAME where all of it lies within, AMBIGUOUS otherwise. The
@@ -129,7 +129,7 @@ def of(asked: argparse.Namespace) -> Thresholds:
 
 
 class Change(enum.StrEnum):
-    """In the order in which a reader wants them."""
+    """The kinds of change, most important first."""
 
     REGRESS = "REGRESS"
     STATUS_CHANGED = "STATUS_CHANGED"
@@ -150,7 +150,7 @@ _OF_OUTCOME = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One cell. before, after: how it ended, None where the run has no such cell. ratio: time after over before.
+    """A cell in two runs. before, after: its status, None where the run lacks it. ratio: time after over before.
 
     why: what changed of the cell itself, "source 1a2b -> 3c4d", "tile_size 64 -> 128".
     """
@@ -169,7 +169,7 @@ class Difference:
 
     @property
     def is_regression(self) -> bool:
-        """Slower, or it was right and now fails."""
+        """Whether the cell became slower, or was right and now fails."""
         broken = self.before is Status.OK and self.after is not None and self.after.is_failure
         return self.change is Change.REGRESS or broken
 
@@ -190,8 +190,10 @@ def ensure_comparable(before: RunData, after: RunData) -> None:
 def differences(
     before: RunData, after: RunData, thresholds: Thresholds | None = None, unit: str | None = None
 ) -> list[Difference]:
-    """Every cell of either run, in the order of the runs. unit: compare times over that kernel's of the same run, row
-    by row, so that a machine that is slower altogether is not a regression. Raises Incomparable."""
+    """Every cell of either run, in their order. Raises Incomparable.
+
+    unit: compare times relative to that kernel's in the same run and row, so that a slower machine is not a regression.
+    """
     ensure_comparable(before, after)
     thresholds = thresholds or Thresholds()
     found = []
@@ -202,7 +204,7 @@ def differences(
 
 
 def _by_gpu(run: RunData) -> dict[str, list[Record]]:
-    """Rows of every part; a run in shares, or one that was taken up again, has several parts of a GPU."""
+    """GPU -> its rows in all parts; a run in shares, or a resumed one, has several parts of a GPU."""
     found: dict[str, list[Record]] = {}
     for part in merge.parts(run):
         found.setdefault(part.gpu, []).extend(part.raw)
@@ -246,7 +248,7 @@ def _of_cell(
     thresholds: Thresholds,
     unit: str | None,
 ) -> Difference:
-    """A cell that both runs have."""
+    """The difference of a cell that both runs have."""
     old, new = rows
     same = old.fingerprint == new.fingerprint != ""
     known = {"gpu": gpu, "workload": new.workload, "kernel": new.kernel, "before": old.status, "after": new.status}
@@ -255,20 +257,20 @@ def _of_cell(
         return Difference(change=Change.STATUS_CHANGED, **known)
     key = new.workload.id, new.kernel
     before, after = (of.get(key) for of in times)
-    if before is None or after is None:  # checked and not timed, in one of them at least
+    if before is None or after is None:  # one of them was checked and not timed
         change = Change.SAME if before is after else Change.STATUS_CHANGED
         return Difference(change=change, **known)
     samples = [_samples(series, of, unit) for series, of in ((before, times[0]), (after, times[1]))]
     few = min(sum(map(len, each)) for each in samples) < stats.FEW
     ratio = (stats.few_ratio if few else stats.unpaired_ratio)(samples[1], samples[0])
-    same_rounds = before.samples == after.samples  # the very rows: a wide interval over them leaves nothing open
+    same_rounds = before.samples == after.samples  # the same rows: a wide interval leaves nothing open
     outcome = Outcome.SAME if same_rounds else verdict.decide(ratio.inverse(), thresholds.of(before.median_us))
     us = {"before_us": before.median_us, "after_us": after.median_us}
     return Difference(change=_OF_OUTCOME[outcome], ratio=ratio, **us, **known)
 
 
 def _samples(series: Series, times: Mapping[_Key, Series], unit: str | None) -> list[Sequence[float]]:
-    """samples[process][round]: times, or times over the unit's of the same round where a unit is asked for and there.
+    """samples[process][round]: times, or times over the unit's of the same round where a unit is given.
 
     Raises Incomparable where the unit was not timed on this workload.
     """
@@ -284,7 +286,7 @@ def _samples(series: Series, times: Mapping[_Key, Series], unit: str | None) -> 
 
 
 def surroundings(before: RunData, after: RunData) -> list[tuple[str, Any, Any]]:
-    """(name, before, after) of what differs between two runs as a whole: commit, versions, GPU, whose configs."""
+    """(name, before, after) of what differs between two whole runs: commit, versions, GPU, heuristics."""
     return pairs_that_differ(*(_surroundings(run.manifest) for run in (before, after)))
 
 
@@ -301,7 +303,7 @@ def _surroundings(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 COLOURS = {Change.REGRESS: "red", Change.STATUS_CHANGED: "red", Change.AMBIGUOUS: "yellow", Change.IMPROVED: "green"}
-WIDTH = 112  # columns that the table takes; also in a pipe, where rich takes 80 and cuts
+WIDTH = 112  # columns of the table; in a pipe rich would take 80 and cut
 
 
 def options(new: argparse.ArgumentParser) -> None:
@@ -316,7 +318,7 @@ def options(new: argparse.ArgumentParser) -> None:
 
 
 def limits(base: Thresholds, before: RunData, after: RunData) -> tuple[Thresholds, str]:
-    """(the thresholds with the noise floor, a line about it). Raises NotNoise for a --noise that is none."""
+    """(the thresholds with the noise floor, a line about it). Raises NotNoise for a bad --noise."""
     paths = [base.noise] if base.noise else [run.folder / "noise.json" for run in (after, before)]
     path = next((path for path in paths if path.exists()), None)
     if base.noise is None and path is None:
@@ -331,7 +333,7 @@ def limits(base: Thresholds, before: RunData, after: RunData) -> tuple[Threshold
 
 
 def select(found: Sequence[Difference], kernels: str | None, workload: str | None) -> list[Difference]:
-    """Those whose kernel and whose row match one of the globs."""
+    """The differences whose kernel and row each match one of the globs."""
     return [d for d in found if _matches(d.kernel, kernels) and _matches(d.workload.label, workload)]
 
 
@@ -346,8 +348,8 @@ def summary(found: Sequence[Difference]) -> str:
 
 
 def _told(found: Sequence[Difference], everything: bool) -> Iterator[tuple[str, ...]]:
-    """What is said of a cell: change, row, kernel, before, after, ratio, what changed; regressions first, the largest
-    first. Unchanged cells only where everything is asked for."""
+    """The columns of each cell: change, row, kernel, before, after, ratio, what changed; regressions first, the largest
+    first. Unchanged cells only with `everything`."""
     order = list(Change)
     several = len({d.gpu for d in found}) > 1
     for d in sorted(found, key=lambda d: (order.index(d.change), -d.ratio.ratio if d.ratio else 0.0)):
@@ -372,7 +374,7 @@ def table(found: Sequence[Difference], everything: bool) -> Table:
 
 
 def lines(found: Sequence[Difference], everything: bool) -> Iterator[str]:
-    """Of a cell two or three lines, for a window that the table does not fit."""
+    """Two or three lines a cell, for a window narrower than the table."""
     for change, row, kernel, before, after, ratio, why in _told(found, everything):
         ends = " -> ".join(filter(None, (before, after)))
         yield f"{change}  {row}  {kernel}"
@@ -395,7 +397,7 @@ def _ratio(d: Difference) -> str:
 
 
 def _plain(d: Difference) -> dict[str, Any]:
-    """For JSON: one sample has no interval, which is no number there."""
+    """The difference for JSON, where an infinite interval (of one sample) becomes null."""
     plain = asdict(d)
     if d.ratio and d.ratio.high == math.inf:
         plain["ratio"] |= {"low": None, "high": None}
@@ -403,7 +405,7 @@ def _plain(d: Difference) -> dict[str, Any]:
 
 
 def show(before: RunData, after: RunData, found: Sequence[Difference], noise_said: str, everything: bool) -> None:
-    """Print what changed around the runs, the cells that changed, and the count."""
+    """Print what changed around the runs, the changed cells, and their counts."""
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH
@@ -426,16 +428,16 @@ def show(before: RunData, after: RunData, found: Sequence[Difference], noise_sai
 
 
 def gate(found: Sequence[Difference], fail_on: str | None) -> int:
-    """GATE where a regression is to fail and there is one, NOTHING where the runs have no cell in common, else OK."""
+    """GATE for a regression that must fail, NOTHING where the runs share no cell, else OK."""
     if not any(d.before is not None and d.after is not None for d in found):
         return NOTHING
     return GATE if fail_on == "regress" and any(d.is_regression for d in found) else OK
 
 
 def against(folder: Path, after: RunData, thresholds: Thresholds, fail_on: str | None) -> int:
-    """compare.run's `--against`: print how its run differs from the one in `folder`, over the cells that it planned.
+    """compare.run's `--against`: print how its run differs from the one in `folder`, over the planned cells.
 
-    Returns the code as `gate` does. Raises NotARun, Incomparable, NotNoise.
+    Returns the code of `gate`. Raises NotARun, Incomparable, NotNoise.
     """
     before = read(folder)
     allowed, said = limits(thresholds, before, after)

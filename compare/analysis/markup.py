@@ -1,7 +1,7 @@
-"""Where a text becomes text of a page: markdown, HTML or a figure. Nothing from a record gets there by another way.
+"""Turn a report's text into markdown, HTML or figure text; records reach a page only through here.
 
-A report's texts have two marks, `code` and **strong**. Whatever else a page would read as its own is escaped here, in
-every text: labels, run ids and machines come from files that anybody may have written.
+A report's texts have two marks, `code` and **strong**. Everything else that a page would interpret is escaped: labels,
+run ids and machines come from files that anybody may have written.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-_HELD = {"`": "\ue000", "*": "\ue001"}  # of what was said: no mark of ours
+_HELD = {"`": "\ue000", "*": "\ue001"}  # quoted characters that are no marks of ours
 _GIVEN = {ord(held): mark for mark, held in _HELD.items()}
 _MARKS = re.compile(r"(`[^`]+`|\*\*)")
-# What no page shows, or what turns the text around it: controls and directions.
+# Control and direction characters, which a page does not show or which reorder the text around them.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
-# Of markdown and of HTML inside it, where they would mean something.
+# Characters with a meaning in markdown, or in HTML inside it.
 _SPECIAL = re.compile(r"[\\`*]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])|(?<![^\W_])~|(?<![^\W_])(?<!~)_|_(?![^\W_])")
 _BLOCK = re.compile(r"^(?:[-+=#>]|\d+(?=[.)]))")
 
 
 def said(text: Any) -> str:
-    """What a kernel or a library said: its words have no marks, also inside a text of ours."""
+    """A kernel's or library's words, without marks, for use inside a text of ours."""
     return re.sub(r"[`*]", lambda match: _HELD[match[0]], str(text))
 
 
 def seen(text: Any) -> str:
-    """The text without what no page can show, as a block of code has it."""
+    """The text with unprintable characters replaced, as a code block shows it."""
     return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", str(text))
 
 
 def _parts(text: Any) -> Iterator[tuple[str, str]]:
-    """("text" | "code" | "open" | "close", words) in one line; an asterisk pair without its other is text."""
+    """("text" | "code" | "open" | "close", words) of one line; an unpaired ** is text."""
     found = _MARKS.split(re.sub(r"\s+", " ", seen(text)))
     pairs = sum(part == "**" for part in found) // 2
     open_now = False
@@ -48,11 +48,11 @@ def _parts(text: Any) -> Iterator[tuple[str, str]]:
 
 
 class Made(str):
-    """Markdown that was made here, or is the report's own."""
+    """Markdown made by this project."""
 
 
 def inline(text: Any) -> Made:
-    """One line of markdown, which begins no block where it stands behind something else."""
+    """A line of markdown that begins no block, to stand behind other text."""
     if isinstance(text, Made):
         return text
     made = {
@@ -65,7 +65,7 @@ def inline(text: Any) -> Made:
 
 
 def markdown(text: Any) -> Made:
-    """One line of markdown: a paragraph, and no other block."""
+    """A line of markdown that is a paragraph and no other block."""
     if isinstance(text, Made):
         return text
     return Made(_BLOCK.sub(lambda m: f"{m[0]}\\" if m[0].isdigit() else f"\\{m[0]}", inline(text).strip()))
@@ -77,7 +77,7 @@ def cell(text: Any) -> Made:
 
 
 class Html(str):
-    """HTML that was made here; jinja asks so."""
+    """HTML made by this project; jinja calls __html__."""
 
     def __html__(self) -> str:
         return str(self)

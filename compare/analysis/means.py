@@ -1,8 +1,7 @@
-"""Speeds over the rows of several runs, a mean a class: `report RUN... --print means --unit KERNEL`.
+"""Speeds over the rows of several runs, a mean for each class: `report RUN... --print means --unit KERNEL`.
 
-A kernel and the one it is measured against have their times of a row from one run, in turns; of two runs that have the
-row the later on the command line counts. Prints markdown: the geometric mean, how many rows stand in it, and the worst
-of them.
+A kernel and its unit have their times of a row from one run, where they took turns; of two runs with the row, the later
+on the command line counts. Prints markdown: the geometric mean, the number of rows in it, and the worst row.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ def ensure_alike(runs: Sequence[RunData]) -> None:
 
 
 def standings(runs: Iterable[RunData], against: str, kernels: str = "*") -> dict[tuple[str, str, str], Verdict | None]:
-    """(class, kernel, row) -> the kernel's speed over `against` there: the other's time over its own.
+    """(class, kernel, row) -> the kernel's speed relative to `against`: the other's time over its own.
 
-    None where the kernel was asked and one of the two has no time. kernels: comma-separated globs. Of several runs with
-    a row, the last has it.
+    None where the kernel was asked and one of the two has no time. kernels: comma-separated globs. A later run replaces
+    the rows of an earlier one.
     """
     found: dict[tuple[str, str, str], Verdict | None] = {}
     globs = [glob.strip() for glob in kernels.split(",")]
@@ -47,7 +46,7 @@ def standings(runs: Iterable[RunData], against: str, kernels: str = "*") -> dict
 
 
 def table(found: Mapping[tuple[str, str, str], Verdict | None]) -> str:
-    """A line a class and kernel: the mean, over how many of the rows that it was asked, the worst and which it is."""
+    """A line for each class and kernel: the mean, how many of its rows are in it, the worst speed and its row."""
     body = []
     for kind, kernel in sorted({cell[:2] for cell in found}, key=lambda pair: (KINDS.index(pair[0]), pair[1])):
         rows = {cell[2]: one for cell, one in found.items() if cell[:2] == (kind, kernel)}
@@ -60,7 +59,7 @@ def table(found: Mapping[tuple[str, str, str], Verdict | None]) -> str:
 
 
 def text(folders: Sequence[Path], unit: str, kernels: str = "*") -> str:
-    """What is printed of runs: the table with its heading; empty where no row has times of `unit` and a kernel.
+    """The table with its heading; empty where no row has times of `unit` and a kernel.
 
     Raises NotARun, Incomparable.
     """

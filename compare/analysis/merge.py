@@ -1,4 +1,4 @@
-"""Runs beside each other: one folder that holds the rows of several, of one GPU or of several.
+"""Merge several runs, of one GPU or of several, into one folder.
 
     python -m compare merge RUN RUN [RUN ...] --out DIR
 
@@ -27,11 +27,11 @@ HELP = "runs beside each other, in one folder"
 
 
 class CannotMerge(ValueError):
-    """Runs that do not belong into one folder; the message names two of them and what differs."""
+    """Runs that do not belong in one folder; the message names two of them and what differs."""
 
 
 def parts(run: RunData) -> list[RunData]:
-    """The runs that a merged folder was made of, each with its rows; any other run is its own only part."""
+    """The runs that a merged folder was made of, each with its rows; any other run is its own single part."""
     manifests = run.manifest.get("parts")
     if not manifests:
         return [run]
@@ -40,10 +40,10 @@ def parts(run: RunData) -> list[RunData]:
 
 
 def tables(run: RunData) -> list[RunData]:
-    """The runs that a report has a table of: the parts, but one run where they are shares of it.
+    """The runs that a report shows as tables: the parts, or one run where the parts are shares of it.
 
-    Shares are of one suite, GPU, machine and versions, and no cell is in two of them: rows that were dealt to the GPUs
-    of a machine, or that a run which was cut short had left. Their commits are named together.
+    Shares have one suite, GPU, machine and versions, and no cell twice: rows dealt to the GPUs of a machine, or left by
+    an interrupted run. Their commits are listed together.
     """
     pieces = parts(run)
     manifests = [piece.manifest for piece in pieces]
@@ -64,7 +64,7 @@ def tables(run: RunData) -> list[RunData]:
 
 
 def as_one(run: RunData) -> RunData:
-    """The run as a report shows it where that is one table; else as it lies in its folder."""
+    """The run as one table where the report shows one; else as it lies in its folder."""
     shown = tables(run)
     return shown[0] if len(shown) == 1 else run
 
@@ -83,7 +83,7 @@ def _are_shares(pieces: Sequence[RunData], versions: dict[str, str]) -> bool:
 
 
 def _versions(manifests: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Of all of them: a run that was cut short does not say all that it ran with."""
+    """The versions of all parts together: an interrupted run may lack some."""
     return {name: found for manifest in manifests for name, found in manifest.get("versions", {}).items()}
 
 
@@ -120,7 +120,7 @@ def _ensure_one(what: str, named: Sequence[tuple[RunData, str]]) -> None:
 
 
 def _names(pieces: Sequence[RunData]) -> list[str]:
-    """A name for each part, its run's id; a number behind one that was there before."""
+    """A name for each part: its run's id, with a number where the id occurs again."""
     names: list[str] = []
     for run in pieces:
         name = run.manifest.get("run_id") or run.folder.name
@@ -130,7 +130,7 @@ def _names(pieces: Sequence[RunData]) -> list[str]:
 
 
 def _rows(pieces: Sequence[RunData], names: Sequence[str]) -> Iterator[Record]:
-    """The rows under their part's name. Processes of one GPU are numbered on from part to part: rounds of two runs are
+    """The rows under their part's name. Processes of one GPU are numbered across parts, because rounds of two runs are
     never pairs."""
     seen: dict[tuple[str, str, str], tuple[Record, str]] = {}
     used: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Regret: what a choice loses to the best that was timed beside it, of one row and of many."""
+"""Regret: what a choice loses to the best that was timed beside it, on one row and over many."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ QUANTILE = 0.9
 
 
 def of(us: float, best_us: float) -> float:
-    """A choice's time over the row's best, less one: 0 where nothing beside it was faster."""
+    """A choice's time over the row's best, minus 1; 0 where nothing was faster."""
     return us / min(us, best_us) - 1
 
 

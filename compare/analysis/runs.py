@@ -1,4 +1,4 @@
-"""A run folder as a report sees it: the manifest, the cells, their table and their compiled functions."""
+"""A run folder as a report reads it: the manifest, the cells, their table and their compiled functions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from compare.record.store import load
 
 @dataclass(frozen=True)
 class RunData:
-    """What manifest.json and cells.jsonl say; nothing is measured, estimated or looked up.
+    """The content of manifest.json and cells.jsonl; nothing is measured, estimated or looked up.
 
-    raw: the last row of each cell and process; `records` puts the processes together. note: which lines could not be
-    read, empty where all could. figures: those drawn, by name.
+    raw: the last row of each cell and process; `records` combines processes. note: the lines that could not be read,
+    empty where all could. figures: drawn figures by name.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class RunData:
 
     @cached_property
     def records(self) -> list[Record]:
-        """One record a cell: what its processes say together."""
+        """One record a cell, its processes combined."""
         return combined(self.raw)
 
     @cached_property
@@ -56,13 +56,13 @@ class RunData:
 
     @property
     def absent(self) -> bool:
-        """A GPU was named that was not there."""
+        """Whether the run named a GPU that was absent."""
         gpu = self.manifest.get("gpu")
         return bool(gpu) and not gpu.get("present", False)
 
     @property
     def gpu(self) -> str:
-        """`h200`; `cpu` where no GPU was meant."""
+        """`h200`; `cpu` where no GPU was asked for."""
         return (self.manifest.get("gpu") or {}).get("name") or "cpu"
 
     @property
@@ -72,7 +72,7 @@ class RunData:
 
     @property
     def contract(self) -> str:
-        """The name of the timing contract; times of two are never compared."""
+        """The name of the timing contract; times of different contracts are never compared."""
         contract = self.manifest.get("contract") or {}
         return contract.get("name") or self.manifest.get("timing_contract", "")
 
@@ -86,7 +86,7 @@ class RunData:
 
     @property
     def headline(self) -> str:
-        """The first line of the report: what stands behind its figures."""
+        """The first line of the report: the evidence behind its figures."""
         if self.manifest.get("headline"):
             return self.manifest["headline"]
         if self.absent:
@@ -116,7 +116,7 @@ def read(folder: Path) -> RunData:
 
 
 def _nearest(folder: Path) -> str:
-    """The runs inside a folder that is none itself, else those beside it with a name like its own."""
+    """Runs inside a folder that is no run, else similar names beside it."""
     inside = folder.is_dir()
     try:
         there = sorted(path.parent.name for path in (folder if inside else folder.parent).glob("*/manifest.json"))

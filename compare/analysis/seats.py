@@ -1,4 +1,4 @@
-"""How far equal GPUs of a fleet differ, by rows that each of them timed."""
+"""How much equal GPUs of a fleet differ, by rows that each of them timed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from compare.stats import geomean
 
 
 def noise(records: Sequence[Record], repeats: Sequence[Record]) -> dict[str, dict[str, float | int]]:
-    """Of each seat that timed a repeated row: the mean of its times over those of all that did, and the largest
-    deviation of one cell from it, both relative: 0.01 is 1% slower. Nothing where no row was repeated."""
+    """Per seat that timed a repeated row: its mean time over the mean of all seats, and its largest deviation in one
+    cell, both minus 1 (0.01 is 1% slower). Empty where no row was repeated."""
     repeated = {record.cell_id for record in repeats}
     times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in [*records, *repeats]:

@@ -1,4 +1,4 @@
-"""Who is faster over a suite: means with the failures beside them, tallies of verdicts, performance profiles.
+"""Who is faster over a suite: means beside failures, tallies of verdicts, performance profiles.
 
 All functions take the raw rows of one GPU, one per cell and process, and return plain data, as compare.analysis.verdict
 does.
@@ -26,8 +26,8 @@ TAUS = (1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 class Standing:
     """A kernel against another over a group of workloads. speed: geometric mean over `compared` cells, None for none.
 
-    cells: workloads of the group that were asked of the kernel. missing: how many ended in which status, of the kernel
-    and, as "of the unit", of the other. shared: the mean over the cells that all kernels of the group have alike.
+    cells: the group's workloads that the kernel was asked. missing: counts by status of the kernel's failures and, as
+    "of the other", of the other's. shared: the mean over the cells that all kernels of the group have.
     """
 
     group: str
@@ -43,7 +43,7 @@ class Standing:
 
 
 def decode_share(load: WorkloadInfo) -> str:
-    """The share of sequences with one query token, as the paper's figure 6 has it: 0%, 50%, 100%, or other."""
+    """The share of sequences with one query token, as in the paper's figure 6: 0%, 50%, 100%, or other."""
     share = load.num_decodes / load.num_seqs if load.num_seqs else 0.0
     return {0.0: "0%", 0.5: "50%", 1.0: "100%"}.get(share, "other")
 
@@ -56,8 +56,8 @@ GROUPS: dict[str, Callable[[WorkloadInfo], bool]] = (
 
 
 def standings(records: Sequence[Record], found: Sequence[Verdict], pairs: Pairs) -> list[Standing]:
-    """Every kernel of the pairs over all workloads, by class and by decode share; groups that it was not asked of are
-    left out. found: `judge(records, pairs)`."""
+    """Every kernel of the pairs over all workloads, by class and by decode share, without groups that it was not asked.
+    found: `judge(records, pairs)`."""
     made, times = [], series(records)
     for name, belongs in GROUPS.items():
         rows = [r for r in records if belongs(r.workload)]
@@ -72,7 +72,7 @@ def standings(records: Sequence[Record], found: Sequence[Verdict], pairs: Pairs)
 
 
 def _alike(own: Mapping[str, Sequence[Verdict]]) -> set[str]:
-    """Workloads on which every kernel of a group has a verdict; bounds and kernels that have none take no part."""
+    """Workloads on which every kernel of a group has a verdict, ignoring bounds and kernels without any."""
     sets = [{v.workload.id for v in mine} for kernel, mine in own.items() if mine and kernel not in BOUNDS]
     return set.intersection(*sets) if sets else set()
 
@@ -106,14 +106,14 @@ def _standing(
 
 
 def _speed(own: Sequence[Verdict], times: Mapping[tuple[str, str], Series]) -> Ratio:
-    """The geometric mean, with the interval of paired cells where all of them are."""
+    """The geometric mean, with the interval of paired cells where all are paired."""
     cells = [shared(times[v.workload.id, v.against], times[v.workload.id, v.kernel]) for v in own]
     paired = [(theirs, mine) for theirs, mine, pairs_up in cells if pairs_up and sum(map(len, mine)) >= stats.FEW]
     return stats.geomean_ratio(paired) if len(paired) == len(own) else _mean([v.speed for v in own])
 
 
 def _statuses(rows: Sequence[Record], kernel: str) -> dict[str, Status]:
-    """Per workload how the kernel ended: ok where it did in every process."""
+    """Workload -> the kernel's status: ok where it was ok in every process."""
     found: dict[str, Status] = {}
     for row in rows:
         if row.kernel == kernel and found.get(row.workload.id, Status.OK) is Status.OK:
@@ -122,8 +122,8 @@ def _statuses(rows: Sequence[Record], kernel: str) -> dict[str, Status]:
 
 
 def _mean(speeds: Sequence[Ratio]) -> Ratio:
-    """Over cells of which some are not paired: the means of both ends, wider than an interval has to be. A cell of one
-    sample has no interval, and then the mean has none."""
+    """The mean over cells of which some are not paired: its interval has the means of both ends, which is wider than
+    needed. If a cell has no interval, neither has the mean."""
     ratio = stats.geomean([s.ratio for s in speeds])
     known = all(s.low > 0 for s in speeds)
     low, high = (stats.geomean([getattr(s, end) for s in speeds]) if known else None for end in ("low", "high"))
@@ -133,9 +133,11 @@ def _mean(speeds: Sequence[Ratio]) -> Ratio:
 def profile(
     records: Sequence[Record], group: str = "all", taus: Sequence[float] = TAUS
 ) -> dict[str, tuple[float, ...]]:
-    """Dolan and More's performance profile over a group (GROUPS): per kernel, in the order of the rows, the share of
-    workloads on which its time is within tau of the best kernel's. A cell that did not end ok is within no tau. Bounds
-    are left out, and workloads that nobody was timed on."""
+    """Dolan and More's performance profile of a group (GROUPS): kernel -> for each tau the share of workloads on which
+    its time is within tau of the best.
+
+    A cell that is not ok is within no tau. Bounds, and workloads that nobody was timed on, are left out.
+    """
     rows = [r for r in records if GROUPS[group](r.workload) and r.kernel not in BOUNDS]
     times = series(rows)
     loads = list(dict.fromkeys(load for load, _ in times))

@@ -25,7 +25,7 @@ def family(kernel: str) -> str:
 
 
 def config_text(config: dict[str, Any] | None) -> str:
-    """`block_m=64 tile_size=32`, a part in brackets: `prefill(block_m=64)`; where it is from is another column's."""
+    """`block_m=64 tile_size=32`, with parts in brackets: `prefill(block_m=64)`; without its origin."""
     shown = {name: value for name, value in (config or {}).items() if name not in ("path", "provenance")}
     return " ".join(
         f"{name}({config_text(value)})" if isinstance(value, dict) else f"{name}={value}"
@@ -34,7 +34,7 @@ def config_text(config: dict[str, Any] | None) -> str:
 
 
 def _code(record: Record) -> dict[str, Any]:
-    """The worst of a launch's kernels: most registers and shared memory, spills of all together."""
+    """The worst over a launch's kernels: most registers and shared memory, and the sum of spills."""
     if not record.facts:
         return {"registers": None, "spills": None, "shared_bytes": None, "arch": None}
     return {
@@ -96,11 +96,11 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def table(records: Sequence[Record]) -> pd.DataFrame:
-    """One row a cell, its processes together. `ratio_to_best`: time over the best time of the workload; `speed_of_fa3`:
-    FA3's time over it, of the same rounds, as verdicts have it: medians of each alone were up to 4% away from that on
-    prompts, where both drift. `low_us`, `high_us`: the 99% interval where several processes measured.
+    """One row a cell, its processes combined.
 
-    Bounds (registry.BOUNDS) have both, but are never the best.
+    `ratio_to_best`: time over the workload's best time. `speed_of_fa3`: FA3's time over the cell's, paired by rounds as
+    verdicts are: separate medians drift apart on prompts. `low_us`, `high_us`: the 99% interval where several processes
+    measured. Bounds (registry.BOUNDS) have both ratios, but are never the best.
     """
     cells = combined(records)
     rows = pd.DataFrame([_row(record) for record in cells])
@@ -118,7 +118,7 @@ def table(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def with_best(rows: pd.DataFrame) -> pd.DataFrame:
-    """The timed rows, plus `best Triton` and `best Helion`: per workload the fastest kernel of that folder."""
+    """The timed rows, and `best Triton` and `best Helion`: the DSL's fastest kernel on each workload."""
     timed = rows[rows.us.notna()]
     extra = []
     for name, prefix in BEST.items():
@@ -130,9 +130,9 @@ def with_best(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def class_means(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Per class and kernel the geometric mean and the worst of FA3's time over the kernel's, and over how many rows.
+    """For each class and kernel: geometric mean and worst of FA3's time over the kernel's, and the number of rows.
 
-    Without a single FA3 time the yardstick is the best kernel of each workload. `of`: timed workloads of the class.
+    Without any FA3 time the yardstick is the best kernel of each workload. `of`: timed workloads of the class.
     """
     timed = with_best(rows)
     if timed.empty:
@@ -165,14 +165,14 @@ def class_means(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def coverage(rows: pd.DataFrame) -> tuple[list[str], list[tuple[str, list[int]]]]:
-    """The statuses that occur, and per kernel how many cells ended so."""
+    """The statuses that occur, and for each kernel how many cells have each."""
     statuses = [str(status) for status in Status if (rows.status == str(status)).any()]
-    kernels = in_order(rows.kernel)  # cells come as their processes finish
+    kernels = in_order(rows.kernel)  # cells come in the order in which processes finish
     return statuses, [(k, [int(((rows.kernel == k) & (rows.status == s)).sum()) for s in statuses]) for k in kernels]
 
 
 def distinct_facts(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Every compiled kernel once: its static facts, the competitor, shape and config, and the workloads that use it."""
+    """Each compiled kernel once: its static facts, competitor, shape, config, and the workloads that use it."""
     found: dict[tuple, dict[str, Any]] = {}
     for record in records:
         load = record.workload

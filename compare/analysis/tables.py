@@ -1,4 +1,4 @@
-"""The tables of a report: numbers as text, a row per kernel, a row per compiled function."""
+"""The tables of a report: numbers as text, a row for each kernel, a row for each compiled function."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def share(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A column is (title, whether it holds numbers). Columns without any entry are left out."""
+    """A table. A column is (title, whether it holds numbers). Empty columns are left out."""
 
     columns: Sequence[tuple[str, bool]]
     body: Sequence[Sequence[Any]]
@@ -57,12 +57,12 @@ class Table:
 
 
 def markdown(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]]) -> str:
-    """The Table as text."""
+    """The table as markdown."""
     return Table(columns, body).markdown
 
 
 def of_page(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]]) -> str:
-    """The Table of a committed page, whose entries are markdown of ours."""
+    """The table of a committed page, whose entries are trusted markdown."""
     return markdown(
         [(Made(title), right) for title, right in columns], [[Made(entry) for entry in row] for row in body]
     )
@@ -104,7 +104,7 @@ def _line(row: pd.Series, timed: bool) -> list[str]:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """`[0.98, 1.02]`; nothing where there is none, as of one sample."""
+    """`[0.98, 1.02]`; empty where there is no interval."""
     if pd.isna(low) or pd.isna(high) or not 0 < low <= high < math.inf:
         return ""
     digits = 3 if high < 10 else 1
@@ -112,8 +112,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def _verdict(row: pd.Series) -> str:
-    """What compare.analysis.verdict says of a cell, where the rows have it; with the speed where the other is not
-    FA3."""
+    """The verdict of a cell, with the speed where the unit is not FA3; empty where there is none."""
     if pd.isna(row.get("verdict")):
         return ""
     speed = "" if row.against == summary.FA3 else f"{times(row.speed)} of `{row.against}`, "
@@ -137,7 +136,7 @@ def _workload_text(record: Record) -> str:
 
 
 def classes(records: Sequence[Record], rows: pd.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Per class its workloads, each with the text of its load and a table of kernels, fastest first."""
+    """Class -> its workloads, each with a description and a table of kernels, fastest first."""
     if rows.empty:
         return []
     timed = bool(rows.us.notna().any())
@@ -179,6 +178,6 @@ def fact_line(fact: dict[str, Any]) -> list[Any]:
 
 
 def fact_table(facts: Sequence[dict[str, Any]]) -> Table:
-    """The same function of all kernels at one dtype, head size and feature set stands together, to be compared."""
+    """The compiled functions, those of one dtype, head size and feature set together."""
     ordered = sorted(facts, key=lambda fact: (fact["dtype"], fact["features"], fact["head_size"]))
     return Table(FACT_COLUMNS, [fact_line(fact) for fact in ordered])

@@ -1,4 +1,4 @@
-"""Who is faster, cell by cell: paired ratios, their intervals, and what may be said of them.
+"""Who is faster, cell by cell: paired ratios, their intervals, and the verdicts that they allow.
 
 All functions take the raw rows of one GPU, one per cell and process, and return plain data. Speeds are the other's time
 over the kernel's own: above 1 is faster. The unit is FlashAttention 3 where it was timed.
@@ -51,9 +51,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What may be said of a kernel against another on one workload. speed: the other's time over the kernel's.
+    """A verdict on a kernel against another on one workload. speed: the other's time over the kernel's.
 
-    basis: what the interval stands on, "3 processes, 60 rounds, paired".
+    basis: what the interval is computed from, "3 processes, 60 rounds, paired".
     """
 
     workload: WorkloadInfo
@@ -66,7 +66,7 @@ class Verdict:
 
 
 def decide(speed: Ratio, margin: float = MARGIN) -> Outcome:
-    """What the interval of a speed says, the margin taken on both sides alike: 1 + margin and its inverse."""
+    """The outcome of a speed's interval, with the margin on both sides: 1 + margin and its inverse."""
     above, below = 1 + margin, 1 / (1 + margin)
     if speed.low > above:
         return Outcome.FASTER
@@ -76,13 +76,13 @@ def decide(speed: Ratio, margin: float = MARGIN) -> Outcome:
 
 
 def margin_of(noise: Noise | None, margin: float = MARGIN) -> float:
-    """The margin of a run: identical code that was timed side by side is never called faster."""
+    """The margin of a run, no smaller than its noise floor: identical code is never called faster."""
     return max(margin, noise.within) if noise else margin
 
 
 def series(records: Iterable[Record]) -> dict[tuple[str, str], Series]:
-    """The timed cells by (workload id, kernel): those that ended ok in every process. A row without its samples counts
-    with its median alone."""
+    """The timed cells by (workload id, kernel): those that are ok in every process. A row without samples counts with
+    its median."""
     found: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         found.setdefault((record.workload.id, record.kernel), []).append(record)
@@ -98,9 +98,9 @@ def _series(rows: Sequence[Record]) -> Series:
 def compare(kernel: Series, other: Series, margin: float = MARGIN) -> Verdict:
     """One kernel against another on the same workload.
 
-    Rounds are pairs where both took turns in the same processes; elsewhere (a call so long that it had three launches
-    of its own, a process in which one of them failed) the processes that both have must do, or none is shared and the
-    two are resampled each on its own. Very few samples get Student's interval.
+    Rounds are pairs where both took turns in the same processes. Elsewhere (a slow call with three launches, a process
+    in which one failed) only common processes count; without any, the two are resampled separately. Very few samples
+    get Student's interval.
     """
     mine, theirs, pairs = shared(kernel, other)
     rounds = min(sum(map(len, mine)), sum(map(len, theirs)))
@@ -118,7 +118,7 @@ _Samples = list[tuple[float, ...]]
 
 
 def shared(kernel: Series, other: Series) -> tuple[_Samples, _Samples, bool]:
-    """(samples of one, of the other, whether rounds are pairs), of the processes that both have where there are any."""
+    """(samples of one, of the other, whether rounds are pairs), over common processes where there are any."""
     common = sorted(set(kernel.samples) & set(other.samples))
     if not common:
         return list(kernel.samples.values()), list(other.samples.values()), False
@@ -128,7 +128,8 @@ def shared(kernel: Series, other: Series) -> tuple[_Samples, _Samples, bool]:
 
 
 def unit_of(records: Sequence[Record]) -> str | None:
-    """FA3 where it was timed; else the kernel timed on most workloads, the first of those; None where nothing was."""
+    """FA3 where it was timed; else the kernel timed on most workloads, the first of several; None where nothing was
+    timed."""
     timed = Counter(kernel for _, kernel in series(records) if kernel not in BOUNDS)
     return FA3 if FA3 in timed else max(timed, key=timed.__getitem__, default=None)
 
@@ -137,7 +138,7 @@ Pairs = Sequence[tuple[str, str]]  # (kernel, against)
 
 
 def unit_pairs(records: Iterable[Record], unit: str) -> Pairs:
-    """Every kernel of the rows, in their order, against the unit; bounds (no paging) too."""
+    """Every kernel of the rows, in their order, against the unit; bounds (no paging) included."""
     return [(kernel, unit) for kernel in dict.fromkeys(r.kernel for r in records) if kernel != unit]
 
 
@@ -149,7 +150,7 @@ def twin_pairs(records: Iterable[Record]) -> Pairs:
 
 
 def judge(records: Sequence[Record], pairs: Pairs, margin: float = MARGIN) -> list[Verdict]:
-    """Every cell on which both of a pair were timed, in the order of the rows."""
+    """The verdict of every cell on which both of a pair were timed, in the order of the rows."""
     found, against = series(records), dict(pairs)
     cells = [(mine, found.get((load, against.get(kernel, "")))) for (load, kernel), mine in found.items()]
     return [compare(mine, other, margin) for mine, other in cells if other is not None]

@@ -1,4 +1,4 @@
-"""Committed pages that are made of committed results: each writes itself, or says whether it is out of date.
+"""Committed pages made of committed results: each can be rewritten, and says whether it is out of date.
 
 In: the runs under docs/results, the kernels' declarations, the cases. Out: pages of docs/, and exit 1 for a stale one.
 """
@@ -27,9 +27,9 @@ def add_write(parser: argparse.ArgumentParser) -> None:
 
 
 def settle(page: Path, text: str, name: str, *, write: bool) -> int:
-    """Write `text` to `page`; or OK where the page says it, WRONG where it says something else or is not there.
+    """Write `text` to `page`, or compare: OK where the page has this text, WRONG where it differs or is missing.
 
-    name: by which `pages --write` makes it fresh.
+    name: the page's name on the command line.
     """
     shown = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
     if write:
@@ -43,5 +43,5 @@ def settle(page: Path, text: str, name: str, *, write: bool) -> int:
 
 
 def settle_all(texts: Mapping[Path, str], name: str, *, write: bool) -> int:
-    """`settle` of each page; the worst counts."""
+    """`settle` each page; returns the worst code."""
     return max((settle(path, text, name, write=write) for path, text in texts.items()), default=OK)

@@ -1,4 +1,4 @@
-"""docs/capability.md: what each kernel keeps of the named cases, from the committed conformance run."""
+"""docs/capability.md: what each kernel supports of the named cases, by the committed conformance run."""
 
 from __future__ import annotations
 

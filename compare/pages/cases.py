@@ -1,6 +1,6 @@
-"""The 100 corners that attention kernels are known to break at, and which named cases stand for each.
+"""docs/cases.md: the 100 corners at which attention kernels are known to break, and the named cases for each.
 
-`python -m compare pages features --write` writes docs/cases.md; a test compares the two.
+`python -m compare pages features --write` writes it; a test compares the two.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CORNERS: tuple[str, ...] = (
     "fp8, a scale per head; query in bf16 and fp8", "e4m3fnuz against e4m3fn; e5m2",
     "a graph replayed with smaller and larger batches", "scratch kept over batches of other sizes",
 )  # fmt: skip
-ELSEWHERE: dict[int, str] = {  # numbers that no batch can be: where they are tested
+ELSEWHERE: dict[int, str] = {  # corners that no batch can be -> where they are tested
     99: "not one batch: captured and replayed in `tests/gpu/test_gpu_static_grid.py` and, before any time, by "
     "`compare.bench.gate`",
     100: "not one batch: the mutant `scratch_not_cleared`; the kit's cases `scratch-after-longer` and "

@@ -34,11 +34,11 @@ from compare.studies import capability, generated
 from compare.studies import sizes as source_sizes
 from compare.studies.costs import costs
 
-# What is committed of one GPU, as the blocks of docs/choosing-a-dsl.md read it, and what they are written with.
+# The committed results of one GPU, as the blocks of docs/choosing-a-dsl.md read them.
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A markdown table, its first column text and the others figures."""
+    """A markdown table whose first column is text and whose others are figures."""
     lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
@@ -49,14 +49,14 @@ def missing(command: str) -> str:
 
 @dataclass(frozen=True)
 class Committed:
-    """What is committed of one GPU. names: the run folders whose times count."""
+    """The committed results of one GPU. names: the run folders whose times count."""
 
     results: Path
     names: tuple[str, ...]
 
     @cached_property
     def runs(self) -> list[RunData]:
-        """The named runs that are there. Raises NotARun for one that is none."""
+        """The named runs that exist. Raises NotARun for a broken one."""
         return [merge.as_one(read(self.results / name)) for name in self.names if (self.results / name).is_dir()]
 
     @cached_property
@@ -79,9 +79,9 @@ class Committed:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-# The first table of docs/choosing-a-dsl.md behind its answer: what compiling, the host and tuning cost in each DSL.
+# The first table of docs/choosing-a-dsl.md: what compiling, the host and tuning cost in each DSL.
 #
-# Every figure is of a row that a block further down has with its command; here both DSLs stand side by side.
+# Each figure belongs to a row of a later block, with its command; here both DSLs stand side by side.
 
 
 COMMAND = "python -m compare study costs --gpu {} --out DIR"
@@ -90,7 +90,7 @@ _Rows = Sequence[dict[str, Any]]
 
 
 def of_dsl(rows: Iterable[dict[str, Any]], dsl: str) -> list[dict[str, Any]]:
-    """The rows of one DSL, which name it themselves, in their kernel or as their arm."""
+    """The rows of one DSL, which they name themselves, in their kernel or as their arm."""
     return [row for row in rows if dsl in (row.get("dsl"), row.get("arm"), row.get("kernel", "").split("/")[0])]
 
 
@@ -103,7 +103,7 @@ def _median(state: str, stage: str) -> Callable[[_Rows], str]:
 
 
 def _range(name: str, form: str) -> Callable[[_Rows], str]:
-    """The least and the most of a column; rows without it left out."""
+    """A column's least and greatest value, without rows that lack it."""
 
     def say(rows: _Rows) -> str:
         found = sorted(row[name] for row in rows if row.get(name) is not None)
@@ -125,8 +125,8 @@ def _timed(rows: _Rows) -> str:
     return f"{sum(row['timed'] for row in rows):,}" if rows else ""
 
 
-# (part of `study costs`, words, with fields that all of its rows have alike, and what the rows of one DSL
-# say)
+# (part of `study costs`, words with fields that all its rows share, a function from the rows of one DSL to
+# text).
 _LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
     ("compile", "compiling: import, seconds of a core", _median("cold", "import")),
     ("compile", "compiling: first call, nothing cached", _median("cold", "first")),
@@ -145,7 +145,7 @@ _LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
 
 
 def beside(had: Committed) -> str:
-    """What compiling, the host and tuning cost in each DSL; a part that nobody measured has no line."""
+    """What compiling, the host and tuning cost in each DSL; unmeasured parts have no line."""
     of = {part: had.cost(part) for part in ("compile", "trace", "server", "tuning")} | {"host": had.hosts}
     body = []
     for part, words, shown in _LINES:
@@ -154,8 +154,8 @@ def beside(had: Committed) -> str:
     return table(["", "Triton", "Helion"], body) if body else missing(COMMAND.format(had.results.name))
 
 
-# The blocks of docs/choosing-a-dsl.md as markdown, each a function of what is committed of one GPU. Every block names
-# the command that repeats it, or says that nobody has measured it yet. None weighs anything.
+# The blocks of docs/choosing-a-dsl.md as markdown, each a function of one GPU's committed results. Every block names
+# the command that repeats it, or says that it is not measured yet.
 
 
 KINDS = summary.KINDS
@@ -193,7 +193,7 @@ def speed(had: Committed) -> str:
 
 
 def _made(run: RunData) -> str:
-    """The command that repeats the run; of one that was put together the runs that it is made of."""
+    """The command that repeats the run; for a merged run, its parts."""
     if parts := run.manifest.get("parts"):
         return f"merged of `{'`, `'.join(parts)}`"
     command = _OUT.sub("", run.manifest.get("command", "")).replace(" && ", "`, then `")
@@ -201,7 +201,7 @@ def _made(run: RunData) -> str:
 
 
 def _about(run: RunData) -> str:
-    """Where the configs of its own kernels came from, how many processes, which commit."""
+    """Where its kernels' configs came from, how many processes, which commit."""
     own = [r for r in run.records if r.kernel.split("/")[0] in ("triton", "helion")]
     origins = sorted({r.config_origin for r in own if r.config_origin})
     names = {"heuristics": "untuned defaults", "tree": "measured trees", "paper": "the paper's tree"}
@@ -278,7 +278,7 @@ def compiling(had: Committed) -> str:
 
 
 def _starts(had: Committed) -> list[str]:
-    """A server's warm-up in a first and a later process, and what calls behind it met; empty where nobody measured."""
+    """A server's warm-up in a first and a later process, and what later calls compiled; empty where not measured."""
     found = had.cost("server")
     if not found:
         return []
@@ -297,7 +297,7 @@ def _starts(had: Committed) -> list[str]:
 
 
 def launches(had: Committed) -> str:
-    """Kernels a call, busy time and span, scratch; what no profiler saw is left out, and why is said."""
+    """Kernels a call, busy time and span, scratch; rows without a profile leave out times and say why."""
     command = f"python -m compare study costs --gpu {had.results.name} --out DIR --only launch"
     found = [row for row in had.costs if row["cost"] == "launch" and "host_us" in row]
     if not found:
@@ -315,7 +315,7 @@ def launches(had: Committed) -> str:
 
 
 def sizes(had: Committed) -> str:
-    """Sizes of the device code, between kernels of equal capability alone."""
+    """Sizes of the device code, between kernels of equal capability."""
     found = source_pairs()
     if not found:
         return missing("make test ARGS='--conformance-out docs/results/conformance/cells.jsonl'")
@@ -377,7 +377,7 @@ def _seconds(value: float | None) -> str:
 
 
 def answer(had: Committed) -> str:
-    """What the rows say in sentences; nothing that no row says."""
+    """What the rows say, in sentences."""
     lines = []
     for run in had.runs:
         found, stood = _twins(run)
@@ -400,7 +400,7 @@ def answer(had: Committed) -> str:
 
 
 def _against(run: RunData) -> list[str]:
-    """Both DSLs' `auto` against the baselines of a run that solve the same problem, a line a baseline."""
+    """Both DSLs' `auto` against a run's baselines that solve the same problem, a line a baseline."""
     lines = []
     for other in dict.fromkeys(r.kernel for r in run.records if r.kernel.startswith("baseline/")):
         found = verdict.judge(run.raw, [(f"{dsl}/auto", other) for dsl in ("triton", "helion")])
@@ -416,7 +416,7 @@ def _against(run: RunData) -> list[str]:
 
 
 def source_pairs() -> list[dict[str, Any]]:
-    """Sizes of each rung in both DSLs, as `study sizes`; empty where no capability was committed."""
+    """Sizes of each rung in both DSLs, as in `study sizes`; empty where no conformance run is committed."""
     try:
         return source_sizes.pairs(capability.read(capability.RESULTS))
     except capability.NoResults:
@@ -436,7 +436,7 @@ BLOCK = re.compile(r"<!-- evidence: (?P<name>[a-z]+)(?P<runs> [\w,-]+)? -->\n.*?
 
 
 def render(text: str, results: Path, runs: tuple[str, ...] | None = None) -> str:
-    """The page with every block filled. Raises KeyError for a block of another name, NotARun for a broken run."""
+    """The page with every block filled. Raises KeyError for an unknown block, NotARun for a broken run."""
     first = BLOCK.search(text)
     kept = tuple((first["runs"] or "").strip().split(",")) if first else ()
     had = Committed(results, runs or kept)

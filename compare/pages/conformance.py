@@ -1,4 +1,4 @@
-"""What the kit was measured by: docs/results/conformance/, and what docs/conformance.md quotes of it.
+"""How the kit itself was measured: docs/results/conformance/, and what docs/conformance.md quotes of it.
 
     python -m compare pages reports [--write]
 
@@ -53,7 +53,7 @@ FINDINGS, FULL = TEMPLATES / "kit_findings.md", TEMPLATES / "kit_full.md"
 
 
 def cases() -> dict[str, dict[str, dict[str, Any]]]:
-    """Of each subject its cases by name, the last report's word for each."""
+    """Subject -> its cases by name, from the last report of each."""
     found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in TITLES}
     for path in sorted((FOLDER / "kit").glob("*.json")):
         report = json.loads(path.read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ def cases() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def full() -> list[str]:
-    """Two tables of the parts in `full/`: a line a kernel, and what went wrong."""
+    """Two tables of the parts in `full/`: a line a kernel, and the failures."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     failures: dict[tuple[str, str, str], list[str]] = {}
     for path in sorted((FOLDER / "full").glob("*.jsonl")):
@@ -89,7 +89,7 @@ def _cell(text: str) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """README.md."""
     names = {case.name for case in CASES if not case.refused}
     table = ["", "| kernel | right | declared | wrong or crashed | not run |", "|---|---:|---:|---:|---:|"]
     failures = ["", "## What failed", "", "| kernel | case | status | what the kit said |", "|---|---|---|---|"]
@@ -120,7 +120,7 @@ least these.
 
 
 def mutants() -> str:
-    """The whole page of the mutation score."""
+    """mutants.md."""
     run, kernels = mutation.read(MUTANTS)
     level = list(run["cases"])[-1]
     head = MUTANTS_HEAD.format(**run, level=level, unborn=run["drawn"] - len(kernels))
@@ -130,14 +130,14 @@ def mutants() -> str:
 
 
 def scores() -> str:
-    """The last two rows of the mutation score."""
+    """The two summary rows of the mutation score."""
     run, kernels = mutation.read(MUTANTS)
     head, rule, *rows = mutation.table(kernels, run["cases"])
     return "\n".join([head, rule, *(row for row in rows if row.startswith("| all "))])
 
 
 def alarms() -> str:
-    """Each right kernel, its cases and how often it was rejected."""
+    """Each right kernel, how many cases it was asked, and how often it was rejected."""
     head, *found = map(json.loads, ALARMS.read_text(encoding="utf-8").splitlines())
     every = right.num_cases(head["runs"], head["share"])
     said = f"`python -m compare study alarms --runs {head['runs']} --seed {head['seed']} --out FOLDER`"
@@ -154,7 +154,7 @@ BLOCKS = {"scores": scores, "alarms": alarms, "first": first.told, "times": time
 
 
 def filled(text: str) -> str:
-    """A page with every block as the committed results have it."""
+    """A page with every block filled from the committed results."""
     return BLOCK.sub(lambda found: f"<!-- kit: {found['name']} -->\n{BLOCKS[found['name']]()}\n<!-- end -->", text)
 
 

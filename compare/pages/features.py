@@ -28,7 +28,7 @@ HELP = "docs/features.md, capability.md, cases.md: what kernels can do, and on w
 PAGE = run_folder.ROOT / "docs" / "features.md"
 ACCURACY = [run_folder.ROOT / "docs" / "results" / gpu / "accuracy.jsonl" for gpu in ("h200", "mi300")]
 BLOCK = re.compile(r"<!-- (?P<name>matrix|refused|accuracy) -->\n.*?<!-- end -->", re.DOTALL)
-# Members of SUPPORTS in the order of the page; `lse` is asked of every case, so its cases are not counted.
+# Members of SUPPORTS in the page's order; every case asks for `lse`, so its cases are not counted.
 MEMBERS = (
     "causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "alibi", "alibi_sqrt", "chunked_local",
     "prefix_lm", "causal_per_sequence", "cross", "tree_bias", "value_size", "head_size_512", "fp8_kv", "int8_kv",
@@ -57,7 +57,7 @@ def _table(declared: Mapping[str, frozenset[str]], dsl: str) -> list[str]:
 
 
 def matrix(declared: Mapping[str, frozenset[str]]) -> str:
-    """A table a DSL, one for both where they are equal. Raises KeyError for a member that the page does not know."""
+    """A table a DSL, or one for both where they are equal. Raises KeyError for an unknown member."""
     if unknown := set().union(*declared.values()) - set(MEMBERS):
         raise KeyError(f"SUPPORTS: found {', '.join(sorted(unknown))}, allowed {', '.join(MEMBERS)}")
     tables = {name: _table(declared, name.lower()) for name in ("Triton", "Helion")}
@@ -67,7 +67,7 @@ def matrix(declared: Mapping[str, frozenset[str]]) -> str:
 
 
 def refused() -> str:
-    """A table of what a DSL does not have and a feature met: the error, what the kernels do instead, what it costs."""
+    """A table of what a DSL lacks and a feature needed: the error, what the kernels do instead, what it costs."""
     lines = ["| wanted | the error | instead | cost |", "|---|---|---|---|"]
     rows = ((c.what, f"`{c.error}`", c.instead, c.cost) for c in CONSTRUCTS if c.cost)
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]

@@ -1,4 +1,4 @@
-"""The one table of results, and every figure that README.md and the pages of docs/ quote of it.
+"""The table of results, docs/results/figures.toml, and every figure that README.md and docs/ quote from it.
 
     python -m compare pages figures [--write]
 
@@ -38,7 +38,7 @@ HEAD = """\
 
 
 def build(asked: dict[str, Any], root: Path = ROOT) -> dict[str, Figure]:
-    """Every figure by its name. asked: as templates/figures.toml. Raises NotARun for a run that is none."""
+    """Every figure by its name. asked: templates/figures.toml. Raises NotARun for a broken run."""
     results, found = root / asked["results"], {}
     for name, group in asked["group"].items():
         found |= dict(_speeds(name, group, asked["results"], root))
@@ -49,7 +49,8 @@ def build(asked: dict[str, Any], root: Path = ROOT) -> dict[str, Figure]:
 
 
 def _speeds(name: str, group: dict[str, Any], results: str, root: Path) -> Iterator[tuple[str, Figure]]:
-    """group.class.kernel, over FlashAttention 3, and group.class.kernel-over-other; class `all` has every row."""
+    """group.class.kernel, relative to FlashAttention 3, and group.class.kernel-over-other; class `all` has every
+    row."""
     where = [f"{results}/{run}" for run in group["runs"]]
     runs, kernels = [read(root / path) for path in where], group["kernels"]
     pairs = [(short, kernels[short], UNIT) for short in kernels]
@@ -72,7 +73,7 @@ def _mean(rows: dict[str, Verdict | None], command: str) -> Figure | None:
 
 
 def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]:
-    """How many pairs of one rung on one row Helion wins, loses, shares, over the runs of `pairs`."""
+    """How many pairs of a rung and a row Helion wins, loses or shares, over the runs of `pairs`."""
     records = [r for run in asked["pairs"]["runs"] for r in merge.as_one(read(results / run)).raw]
     found = verdict.judge(records, verdict.twin_pairs(records))
     command = "python -m compare pages choosing"
@@ -82,8 +83,8 @@ def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]
 
 
 def _regrets(folders: list[Path], root: Path) -> Iterator[tuple[str, Figure]]:
-    """regret.gpu.seed.kernel.class, the newest run first: what an `auto`, by the rules of then, lost to the best that
-    was tried on unseen rows, 0.03 for 3%; worst is the most."""
+    """regret.gpu.seed.kernel.class, the newest run first: what `auto`, by the rules of that day, lost to the best that
+    was tried on unseen rows; 0.03 is 3%, worst is the most."""
     for (_, gpu, seed), folder in sorted(((regret.run_of(folder), folder) for folder in folders), reverse=True):
         found, command = list(regret.judged(folder)), f"python -m compare study regret --of {folder.relative_to(root)}"
         for auto, kind in product(dict.fromkeys(row.auto for row in found), (*KINDS, "all")):
@@ -118,7 +119,7 @@ def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:
 
 
 def _sources() -> Iterator[tuple[str, Figure]]:
-    """Sizes of the kernels where both DSLs can do the same, and how much Helion refused."""
+    """Sizes of the kernels with equal capability in both DSLs, and how many constructs Helion refused."""
     pairs = [row for row in source_pairs() if row["ratio_tokens"]]
     for row in pairs:
         for dsl in DSLS:

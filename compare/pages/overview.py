@@ -1,7 +1,7 @@
-"""The pictures of README.md, docs/speed.md and docs/choosing-a-dsl.md: bars, drawn of the table of results.
+"""The bar charts of README.md, docs/speed.md and docs/choosing-a-dsl.md, drawn from the table of results.
 
-Each in two files, for light and for dark pages, legible at 700 pixels. Colours are Okabe and Ito's and bars are hatched
-apart, so that neither colour vision nor a printer decides who is who.
+Each exists in a light and a dark version, legible at 700 pixels. Okabe and Ito's colours and hatches tell bars apart
+for any colour vision and any printer.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from compare.record.folder import ROOT
 from compare.report import style
 
 PICTURES = ROOT / "docs" / "pictures"
-WIDTH_IN = 7.0  # at 100 dpi 700 px: what a README shows
-LABEL = 0.1  # height of a value above its bar, of the axis
+WIDTH_IN = 7.0  # 700 px at 100 dpi, the width of a README
+LABEL = 0.1  # height of a value above its bar, in parts of the axis
 HATCHES = (None, "///", "...", "xxx")
 Table = Mapping[str, Figure]
 
 
 @dataclass(frozen=True)
 class Look:
-    """ink: texts and axes. page: what a hatch is drawn in. bars: a colour a series."""
+    """ink: texts and axes. page: the hatches' colour. bars: a colour a series."""
 
     ink: str
     faint: str
@@ -45,7 +45,7 @@ LOOKS = {
 class Bars:
     """One panel. series: names of the bars of a group. groups: label -> a value a series, None for no bar.
 
-    form: how a value is written above its bar. paint: which colour a series has. level: a line across, (height, name).
+    form: format of a value above its bar. paint: the colour index of each series. level: a line across, (height, name).
     """
 
     axis: str
@@ -140,7 +140,7 @@ def _panel(bars: Bars, ax: Any, look: Look) -> None:
         value for values in bars.groups.values() for value in (*values, bars.level[0] if bars.level else 0) if value
     )
     for number, values in enumerate(bars.groups.values()):
-        there = [(index, value) for index, value in enumerate(values) if value is not None]  # no gap for who is not
+        there = [(index, value) for index, value in enumerate(values) if value is not None]  # missing bars leave no gap
         width = min(0.21, 0.84 / max(len(there), 1)) if len(bars.series) > 2 else 0.36
         for place, (index, value) in enumerate(there):
             x = number + (place - (len(there) - 1) / 2) * width
@@ -148,7 +148,7 @@ def _panel(bars: Bars, ax: Any, look: Look) -> None:
                 x, value, width * 0.92, color=look.bars[bars.paint[index]], hatch=HATCHES[index], edgecolor=look.page
             )
             level = bars.level[0] if bars.level else None
-            above = level if level and level - LABEL * top < value < level else value  # no words on the line
+            above = level if level and level - LABEL * top < value < level else value  # keep words off the line
             ax.text(
                 x, above + 0.015 * top, bars.form.format(value), ha="center", va="bottom", color=look.ink, fontsize=9
             )

@@ -1,4 +1,4 @@
-"""docs/paper.md: every statement of the paper as a row, with the command that repeats it, its figure and ours.
+"""docs/paper.md: a row for every statement of the paper, with the command that repeats it, its figure and ours.
 
     python -m compare pages choosing --write    writes docs/paper.md too
 
@@ -29,7 +29,7 @@ from compare.studies import capability
 from compare.studies import sizes as source_sizes
 from compare.workloads.suites import OUTPUTS
 
-# What the committed runs say to a statement of the paper, each as one line of text; None where no run can say it.
+# What the committed runs say about a statement of the paper, one line of text each; None where no run says anything.
 
 
 LAST = OUTPUTS[-1]  # output tokens of Figure 9's last point
@@ -37,7 +37,7 @@ LAST = OUTPUTS[-1]  # output tokens of Figure 9's last point
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of one GPU that are committed: `docs/results/<gpu>/`."""
+    """The committed runs of one GPU: `docs/results/<gpu>/`."""
 
     folder: Path
 
@@ -53,7 +53,7 @@ class Runs:
         return self._loaded[name]
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """The lines of a JSONL file that is no run; none where it is not committed."""
+        """The lines of a JSONL file other than a run's; none where it is not committed."""
         path = self.folder / name
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -67,13 +67,13 @@ def kind(name: str) -> Chosen:
 
 
 def _ratios(found: Sequence[Point], kernel: str, other: str) -> dict[str, float]:
-    """The other's time over the kernel's, by workload, on every one that both were timed on."""
+    """Workload id -> the other's time over the kernel's, where both were timed."""
     theirs = {p.load.id: p.us for p in found if p.kernel == other}
     return {p.load.id: theirs[p.load.id] / p.us for p in found if p.kernel == kernel and p.load.id in theirs}
 
 
 def speeds(run: str, kernels: str, other: str, chosen: Chosen = lambda point: True, rows: str = "rows") -> Measure:
-    """`*` in a kernel stands for both DSLs; the geometric mean of the other's time over each kernel's."""
+    """A measure: the geometric mean of the other's time over each kernel's; `*` in a kernel stands for both DSLs."""
 
     def measure(runs: Runs) -> str | None:
         found = [p for p in runs.points(run) if chosen(p)]
@@ -93,13 +93,13 @@ def speeds(run: str, kernels: str, other: str, chosen: Chosen = lambda point: Tr
 
 
 def _pairs(kernel: str, other: str) -> list[tuple[str, str]]:
-    """(kernel, whom it is held against) for both DSLs where the kernel has a `*`, else the one pair."""
+    """(kernel, its unit) for both DSLs where the kernel has a `*`, else one pair."""
     dsls = ("triton", "helion") if "*" in kernel else ("",)
     return [(kernel.replace("*", dsl), other.replace("*", dsl)) for dsl in dsls]
 
 
 def most(run: str, kernel: str, other: str, chosen: Chosen = lambda point: True) -> Measure:
-    """The largest of the ratios of `speeds`, and where."""
+    """A measure: the largest of the ratios of `speeds`, and its row."""
 
     def measure(runs: Runs) -> str | None:
         found = [p for p in runs.points(run) if chosen(p)]
@@ -118,7 +118,7 @@ def most(run: str, kernel: str, other: str, chosen: Chosen = lambda point: True)
 
 
 def over_outputs(kernels: str, other: str = FA3) -> Measure:
-    """Figure 9's last point: the other's time over all decode steps of the output over the kernel's."""
+    """A measure: Figure 9's last point, the other's time over all decode steps of the output over the kernel's."""
 
     def measure(runs: Runs) -> str | None:
         found = runs.points("fig9")
@@ -136,7 +136,7 @@ def over_outputs(kernels: str, other: str = FA3) -> Measure:
 
 
 def host(runs: Runs) -> str | None:
-    """Host time of a call, by each way: the lines of compare.studies.host, as in docs/choosing-a-dsl.md."""
+    """Host time of each way to call, from compare.studies.host, as in docs/choosing-a-dsl.md."""
     found = runs.lines("host/host.jsonl")
     names = {
         "launch": "Triton's or Helion's own launch",
@@ -152,7 +152,7 @@ def host(runs: Runs) -> str | None:
 
 
 def excess(runs: Runs) -> str | None:
-    """What a graph for 256 sequences costs a decode of few, against a graph of its own."""
+    """What a graph for 256 sequences costs a decode of few, relative to a graph of its own."""
     found = [row for row in runs.lines("graphs/graphs.jsonl") if row["experiment"] == "powers of two" and row.get("us")]
     own = {(row["kernel"], row["sequences"]): row["us"] for row in found if row["graph"] == "its own"}
     most_of = max((int(row["graph"]) for row in found if row["graph"].isdigit()), default=0)
@@ -166,7 +166,7 @@ def excess(runs: Runs) -> str | None:
 
 
 def tuning(runs: Runs) -> str | None:
-    """Seconds of a tuner until a kernel's choices reach 95% of the best known, what it spent, and the untuned share."""
+    """Seconds until the tuner's choices reach 95% of the best known, its budget, and the untuned share."""
     found = [row for row in runs.lines("costs/costs.jsonl") if row["cost"] == "tuning" and row["status"] == "ok"]
     known = {arm: [row for row in found if row["arm"] == arm] for arm in dict.fromkeys(row["arm"] for row in found)}
     parts = []
@@ -181,7 +181,7 @@ def tuning(runs: Runs) -> str | None:
 
 
 def sizes(runs: Runs) -> str | None:
-    """Helion's device code over Triton's, where a conformance run shows that both can do the same."""
+    """Helion's device code over Triton's, for kernels that a conformance run shows to be equally capable."""
     path = runs.folder.parent / "conformance" / "cells.jsonl"
     if not path.exists():
         return None
@@ -193,7 +193,7 @@ def sizes(runs: Runs) -> str | None:
 
 
 def several(*measures: Measure) -> Measure:
-    """All that can be said, joined."""
+    """Join everything that the measures say."""
 
     def measure(runs: Runs) -> str | None:
         said = [text for one in measures if (text := one(runs))]
@@ -207,7 +207,7 @@ _PREFILL = (kind("prefill"), "prefill rows")
 _MIXED = (kind("mixed"), "mixed rows")
 _RUNGS = "*/q_block */parallel_softmax */unpaged"
 
-OF_SOURCES = frozenset({"E30"})  # figures that no GPU is behind
+OF_SOURCES = frozenset({"E30"})  # figures that need no GPU
 MEASURES: dict[str, Measure] = {  # by the id of a row of docs/paper.md
     "E1": several(
         over_outputs("*/naive"),
@@ -299,7 +299,7 @@ DRAWN = {
 
 @dataclass(frozen=True)
 class Item:
-    """One statement. theirs: their figure, with its limits. open: why it is not done, or not wholly."""
+    """One statement. theirs: the paper's figure, with its limits. open: why it is not done, or not completely."""
 
     id: str
     what: str
@@ -311,7 +311,7 @@ class Item:
 
     @property
     def anchor(self) -> str:
-        """The name that a markdown page gives to the heading."""
+        """The heading's anchor in a markdown page."""
         return re.sub(r"[^\w\- ]", "", f"{self.id}: {self.what}".lower()).replace(" ", "-")
 
     def state(self, ours: str | None) -> str:
@@ -328,7 +328,7 @@ class Group:
 
 
 def rows() -> tuple[str, list[Group]]:
-    """(introduction, groups) of paper.toml. Raises TypeError for a field that an Item does not have."""
+    """(introduction, groups) of paper.toml. Raises TypeError for a field that Item lacks."""
     plain = tomllib.loads(ROWS.read_text(encoding="utf-8"))
     return plain["introduction"].strip(), [
         Group(group["title"], [Item(**{k: " ".join(v.split()) for k, v in item.items()}) for item in group["item"]])
@@ -368,7 +368,7 @@ def _lines(item: Item, ours: str | None) -> Iterator[str]:
 
 
 def _figures() -> Iterator[str]:
-    """Blocks as docs/include.py fills them."""
+    """Include blocks, which docs/include.py fills."""
     for run, names in DRAWN.items():
         for name in names:
             path = f"results/{MEASURED_ON}/{run}/figures/{name}.svg"

@@ -27,16 +27,15 @@ from compare.record.folder import ROOT
 
 ASKED = Path(__file__).parent / "templates" / "figures.toml"  # which runs count
 TABLE = ROOT / "docs" / "results" / "figures.toml"
-SEEDS = 3  # newest ones of a GPU, of which README's sentence is
+SEEDS = 3  # the newest of a GPU, which README's sentence covers
 WORDS = ("ahead of", "level with", "behind")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure. value: a speed is the other's time over the kernel's, above 1 is faster.
+    """A figure. value: a speed is the other's time over the kernel's, above 1 is faster.
 
-    rows: how many stand in a mean, of how many asked. worst: the least of them, and which row has it. command: what
-    prints it again.
+    rows: how many are in the mean, of how many asked. worst: the least of them, and its row. command: prints it again.
     """
 
     value: float
@@ -48,13 +47,13 @@ class Figure:
 
     @property
     def word(self) -> str:
-        """One of WORDS, of the mean, by the margin of verdicts."""
+        """The mean as one of WORDS, by the margin of verdicts."""
         if self.value > 1 + MARGIN:
             return WORDS[0]
         return WORDS[1] if self.value >= 1 / (1 + MARGIN) else WORDS[2]
 
 
-# How a page may say a figure.
+# The forms in which a page can quote a figure.
 FORMS: dict[str, Callable[[Figure], str]] = {
     "value": lambda f: f"{f.value:.2f}",
     "short": lambda f: f"{f.value:.1f}",
@@ -69,7 +68,7 @@ FORMS: dict[str, Callable[[Figure], str]] = {
 
 
 class NoFigure(ValueError):
-    """A page asks for a figure, a form or a block that is not there; the message names the nearest."""
+    """A page asks for an unknown figure, form or block; the message names the nearest."""
 
 
 def table(text: str | None = None) -> dict[str, Figure]:
@@ -89,7 +88,7 @@ Table = Mapping[str, Figure]
 
 
 def filled(text: str, figures: Table) -> str:
-    """The page with every mark and every block as the table has it. Raises NoFigure."""
+    """The page with every mark and block filled from the table. Raises NoFigure."""
 
     def one(found: re.Match) -> str:
         form = found["form"] or "value"
@@ -109,7 +108,7 @@ def _of(named: Mapping, name: str, what: str):
     return named[name]
 
 
-WEIGHTS = ("nothing", "lines", "loss")  # what a refusal costs: nothing, more to write, speed or a form of the kernel
+WEIGHTS = ("nothing", "lines", "loss")  # what a refusal costs: nothing, more code, or speed or a form of the kernel
 
 
 def refused() -> list[dict[str, str]]:
@@ -120,7 +119,7 @@ def refused() -> list[dict[str, str]]:
     return [dict(zip(cells[0], row, strict=True)) for row in cells[1:]]
 
 
-# What a page says of a figure that nothing keeps up to date.
+# Text of a page that is kept up to date automatically.
 
 _AUTOMATIC = re.compile(
     r"<!--= .*?<!--/-->|<!-- (?:include|evidence|figures): .*?<!-- end -->|<!-- dated: .*?<!-- end dated -->"
@@ -142,9 +141,10 @@ _COMPARED = re.compile(
 
 
 def unmarked(text: str) -> list[str]:
-    """Sentences and rows of tables that compare speeds by a number which stands between no marks.
+    """Sentences and table rows that compare speeds by a number outside of all marks.
 
-    A row is read below the head of its table, which says what its numbers are."""
+    A row is read together with its table's head, which says what its numbers are.
+    """
     rest = _AUTOMATIC.sub(" ", text)
     found = []
     for block in re.split(r"\n\s*\n", rest):
@@ -162,7 +162,7 @@ def unmarked(text: str) -> list[str]:
 
 # Tables and sentences of several figures.
 
-CLASSES = {  # what a class is, for who does not know the word
+CLASSES = {  # what each class is, for readers who do not know the word
     "decode": "one new token each",
     "speculative": "2 to 16 draft tokens each",
     "prefill": "prompts and long chunks",
@@ -178,7 +178,7 @@ COLUMNS = (  # title, group and short name of a kernel
 
 
 def classes(figures: Table) -> str:
-    """The README's table: a class a line, speed against FlashAttention 3 with the worst row in brackets."""
+    """The README's table: a class a line, speed relative to FlashAttention 3, the worst row in brackets."""
     body = []
     for kind in KINDS:
         own = [figures.get(f"{group}.{kind}.{short}") for _, group, short in COLUMNS]
@@ -193,7 +193,7 @@ def classes(figures: Table) -> str:
 
 
 def groups(figures: Table) -> str:
-    """Every speed of the table: a line a group, class and kernel."""
+    """Every speed of the table: a line for each group, class and kernel."""
     body = []
     for name, one in figures.items():
         parts = name.split(".", 2)
@@ -215,7 +215,7 @@ def groups(figures: Table) -> str:
 
 
 def sources(_: Table) -> str:
-    """Each group of the table, what its rows are, and the reports of the runs that have them."""
+    """Each group of the table, what its rows are, and the reports of its runs."""
     groups = tomllib.loads(ASKED.read_text(encoding="utf-8"))
     where = groups["results"].removeprefix("docs/")
     body = []
@@ -226,7 +226,7 @@ def sources(_: Table) -> str:
 
 
 def summary(figures: Table) -> str:
-    """In which classes Triton's kernels are ahead of FlashAttention 3, level, behind; and what Gluon adds."""
+    """In which classes Triton's kernels are ahead of, level with or behind FlashAttention 3; and what Gluon adds."""
     of = {kind: figures[name] for kind in KINDS if (name := f"headline.{kind}.triton") in figures}
     said = {word: [f"{kind} ({one.value:.2f})" for kind, one in of.items() if one.word == word] for word in WORDS}
     parts = [f"{word} it in {listed(kinds)}" for word, kinds in said.items() if kinds]
@@ -240,7 +240,7 @@ def summary(figures: Table) -> str:
 
 
 def regret(figures: Table) -> str:
-    """A sentence: what each `auto` lost on the SEEDS newest sets of rows of a GPU, which nobody had fitted to."""
+    """A sentence: what each `auto` lost on each GPU's SEEDS newest sets of unseen rows."""
     sets: dict[tuple[str, str], list[Figure]] = {}
     for gpu, _, auto, kind, one in _newest(figures, SEEDS):
         if kind == "all":
@@ -265,7 +265,7 @@ def regret(figures: Table) -> str:
 
 
 def regrets(figures: Table) -> str:
-    """Regret on unseen rows: a line a seed and an `auto`; of a GPU's newest seed, the classes too."""
+    """Regret on unseen rows: a line for each seed and `auto`; for a GPU's newest seed, by class too."""
     body, newest = [], set(_newest(figures, 1))
     for line in sorted(_regrets(figures), key=lambda line: line[0]):
         gpu, seed, auto, kind, one = line
@@ -279,7 +279,7 @@ def regrets(figures: Table) -> str:
 
 
 def _newest(figures: Table, seeds: int) -> Iterator[tuple[str, str, str, str, Figure]]:
-    """The lines of so many of each GPU's newest seeds, which are the first in the table."""
+    """The lines of each GPU's newest seeds, which come first in the table."""
     first: dict[str, list[str]] = {}
     for line in _regrets(figures):
         of = first.setdefault(line[0], [])
@@ -290,7 +290,7 @@ def _newest(figures: Table, seeds: int) -> Iterator[tuple[str, str, str, str, Fi
 
 
 def _regrets(figures: Table) -> Iterator[tuple[str, str, str, str, Figure]]:
-    """(gpu, seed, auto, class, figure); an auto's name has dots of its own."""
+    """(gpu, seed, auto, class, figure); an auto's name contains dots."""
     for name, one in figures.items():
         if name.startswith("regret."):
             gpu, seed, rest = name.removeprefix("regret.").split(".", 2)

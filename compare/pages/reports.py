@@ -27,12 +27,12 @@ RESULTS = ROOT / "docs" / "results"
 
 
 def committed(results: Path = RESULTS) -> list[Path]:
-    """The folders of runs that have a report."""
+    """The run folders that have a report."""
     return sorted(path.parent for path in results.rglob("report.md") if packed.there(path.parent / "cells.jsonl"))
 
 
 def written(run: Path) -> Iterator[tuple[Path, str]]:
-    """(path in the run's folder, text) of what git keeps of a report that is written now. Raises NotARun."""
+    """(path in the run's folder, text) of the committed files of a report that is written now. Raises NotARun."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / run.name
         shutil.copytree(run, copy, ignore=shutil.ignore_patterns("report.*", "summary.csv", "figures"))

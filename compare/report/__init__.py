@@ -1,4 +1,4 @@
-"""What a person reads of a run: markdown, HTML, figures, a CSV.
+"""A run for people to read: markdown, HTML, figures, a CSV.
 
-In: a run's manifest and rows. Out: files in the run's folder. Measures nothing, so a report can be made again anywhere.
+In: a run's manifest and rows. Out: files in the run's folder. Measures nothing, so a report can be remade anywhere.
 """

@@ -1,6 +1,6 @@
-"""The report's section about a GPU that was not here: what was compiled for it, executed in the model, and bounded.
+"""The report's section on an absent GPU: what was compiled for it, executed in the model, and bounded.
 
-Nothing in it is a time of a run. Estimates stand in columns whose heading says so, and no measured column is near.
+It has no time of a run. Estimates have their own columns, labelled so, and no measured column beside them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from compare.competitors.registry import in_order
 from compare.record.records import Evidence, Record, Status
 from compare.report.blocks import Bullets, Code, Fold, Section, Text
 
-_LOAD_BYTES = {"tma": 0}  # a descriptor's load has no width of a lane
+_LOAD_BYTES = {"tma": 0}  # a descriptor's load has no width per lane
 
 
 def absent(run: RunData) -> Section | None:
-    """What is known without the GPU, and from which evidence; None where the GPU was here or none was meant."""
+    """What is known without the GPU, by which evidence; None where the GPU was here or none was asked for."""
     if not run.absent:
         return None
     blocks: list[Any] = [Text(f"No {run.gpu_title} took part in this run. **No figure here is a time of it.**")]
@@ -60,7 +60,7 @@ def _arches(run: RunData) -> str:
 
 
 def _executed(records: Sequence[Record]) -> Table | None:
-    """Per kernel: what the model counted over all cells."""
+    """What the model counted over all cells of each kernel."""
     seen: dict[str, list[tuple[Record, dict[str, Any]]]] = defaultdict(list)
     for record in records:
         counts = [fact["executed"] for fact in record.facts if fact.get("executed")]
@@ -95,12 +95,12 @@ def _totals(of: Sequence[tuple[Record, dict[str, Any]]]) -> list[Any]:
 
 
 def _ratio(above: int, below: int, form: str) -> str:
-    """Empty where nothing was counted, as in runs of before."""
+    """Empty where nothing was counted, as in older runs."""
     return f"{above / below:{form}}" if above and below else ""
 
 
 def _compiled(facts: Sequence[dict[str, Any]]) -> Table | None:
-    """Per compiled function that multiplies, the widest head first."""
+    """Compiled functions with matrix products, the largest head size first."""
     columns = (
         ("kernel", False), ("function", False), ("heads", False), ("variant", False), ("registers", True),
         ("spills", True), ("shared KiB", True), ("programs a unit", True), ("limited by", False), ("matrix", False),
@@ -136,13 +136,13 @@ def _function(fact: dict[str, Any]) -> list[Any]:
 
 
 def variant(fact: dict[str, Any]) -> str:
-    """What tells two compilations of one function apart: dtype, features, warps and stages, config."""
+    """What distinguishes two compilations of one function: dtype, features, warps and stages, config."""
     parts = [fact["dtype"], fact["features"], f"{fact['num_warps']} warps", f"{fact['num_stages']} stages"]
     return ", ".join(filter(None, parts)) + (f"; `{fact['config']}`" if fact["config"] else "")
 
 
 def _wide(loads: dict[str, int]) -> str:
-    """The share of the loop's loaded bytes that come 16 at a time."""
+    """The share of the loop's loaded bytes that arrive in loads of 16 bytes."""
     sizes = {bits: count * int(_LOAD_BYTES.get(bits, bits)) for bits, count in loads.items()}
     total = sum(sizes.values())
     return f"{sizes.get('128', 0) / total:.0%}" if total else "by descriptor" if loads else ""

@@ -1,4 +1,4 @@
-"""The picture of a report's first screen: grouped bars of speed, or how the cells of every kernel ended."""
+"""The picture of a report's first screen: grouped bars of speed, or how each kernel's cells ended."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from compare.competitors.registry import in_order
 from compare.record.records import Evidence, Record, Status
 from compare.report.style import colour_of, label, pyplot, save
 
-WIDTH_IN = 4.6  # 442 pixels: legible on a telephone and in a README
-LINE_IN = 0.175  # of a bar, or of the title of a class
+WIDTH_IN = 4.6  # 442 pixels: legible on a phone and in a README
+LINE_IN = 0.175  # of a bar, or of a class's title
 FONT = 9
-_HATCHES = ("", "///", "...", "xx", "\\\\\\")  # of bars of one colour, in turn
+_HATCHES = ("", "///", "...", "xx", "\\\\\\")  # of bars of the same colour, in turn
 
 
 def speeds(found: Mapping[str, Sequence[Standing]], unit: str, path: Path) -> Path:
-    """A group of lines a class, a bar a kernel: its geometric mean against the unit, with the 99% interval."""
+    """A group of bars a class, a bar a kernel: its geometric mean relative to the unit, with the 99% interval."""
     kernels = in_order(standing.kernel for of in found.values() for standing in of)
     looks = _looks(kernels)
-    lines: list[tuple[float, str, bool]] = []  # where a line stands, what it says, whether it is the title of a class
+    lines: list[tuple[float, str, bool]] = []  # (position, label, whether it is a class's title)
     places: list[tuple[float, Standing]] = []
     at = 0.0
     for kind, of in found.items():
@@ -69,7 +69,7 @@ def _bar(axes: Any, at: float, standing: Standing, look: dict[str, Any]) -> None
     axes.barh([at], [speed.ratio], 0.82, **look)
     if _is_known(standing):
         axes.plot([speed.low, speed.high], [at, at], color="#000000", linewidth=0.9, solid_capstyle="butt")
-    # On a ground of its own: the line at 1 would go through it.
+    # On a background of its own, because the line at 1 may cross it.
     ground = {"facecolor": "#ffffff", "edgecolor": "none", "pad": 0.5}
     axes.annotate(
         f"{speed.ratio:.2f}", (_top(standing), at), xytext=(5, 0), textcoords="offset points", va="center_baseline",
@@ -78,7 +78,7 @@ def _bar(axes: Any, at: float, standing: Standing, look: dict[str, Any]) -> None
 
 
 def _looks(kernels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour of the kernel's family, and a hatch where another bar has that colour."""
+    """The colour of the kernel's family, hatched where another bar has that colour."""
     seen: Counter[str] = Counter()
     looks = {}
     for kernel in kernels:
@@ -88,7 +88,7 @@ def _looks(kernels: Sequence[str]) -> dict[str, dict[str, Any]]:
     return looks
 
 
-# How a cell ended, the strongest proof first: colour and hatch.
+# How a cell ended, the strongest evidence first: colour and hatch.
 _ENDINGS = {
     "right, executed in the model": ("#0072B2", ""),
     "right, interpreted": ("#56B4E9", "///"),
@@ -99,7 +99,7 @@ _ENDINGS = {
 
 
 def endings(records: Sequence[Record], path: Path) -> Path:
-    """A bar a kernel: how many of its cells ended how."""
+    """A bar a kernel: how many of its cells ended in each way."""
     kernels = in_order(record.kernel for record in records)
     counts = {kernel: Counter(_ending(r) for r in records if r.kernel == kernel) for kernel in kernels}
     figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 1.0 + LINE_IN * len(kernels)), layout="constrained")

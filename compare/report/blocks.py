@@ -1,6 +1,6 @@
-"""What a report consists of: sections of blocks, which the markdown and the HTML page render alike.
+"""The parts of a report: sections of blocks, which markdown and HTML render alike.
 
-Texts are in one inline markup, that of markdown: `code` and **strong**, nothing else. `tables.Table` is a block too.
+Texts use markdown's inline marks `code` and **strong**, nothing else. `tables.Table` is a block too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the run by its name in `figures/`; `text` says what it shows to whom cannot see it."""
+    """A figure of the run by its name in `figures/`; `text` is its alternative text."""
 
     name: str
     text: str
@@ -38,7 +38,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Code:
-    """A command, a log or a source, as it is."""
+    """A command, a log or a source, verbatim."""
 
     text: str
     caption: str = ""
@@ -47,7 +47,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks under a heading of their own, which a page may show folded."""
+    """Blocks under their own heading, which a page may fold."""
 
     title: str
     blocks: tuple[Any, ...]
@@ -56,7 +56,7 @@ class Fold:
 
 
 def pictures(name: str, drawn: Iterable[str], text: str) -> tuple[Any, ...]:
-    """The figure of that name, and folded those that hold its other kernels (`name-2`, ...). drawn: all that were."""
+    """The figure of that name, and folded those of its other kernels (`name-2`, ...). drawn: all drawn figures."""
     here = [found for found in drawn if re.fullmatch(rf"{re.escape(name)}(-\d+)?", found)]
     more = tuple(Picture(found, f"{text}: the other kernels") for found in here[1:])
     folded = (Fold(f"{text}: the other kernels", more),) if more else ()
@@ -65,7 +65,7 @@ def pictures(name: str, drawn: Iterable[str], text: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and its blocks. `anchor` names it within the page."""
+    """A heading and its blocks. `anchor` is its id within the page."""
 
     anchor: str
     title: str

@@ -1,4 +1,4 @@
-"""What each feature costs: the time of a row that asks for it, over that of the plain row under the same kernel."""
+"""What each feature costs: the time of a row with the feature over that of the plain row, for the same kernel."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from compare.report.paper import Point, points
 from compare.report.style import WIDTH_IN, legend, marks, pyplot, save
 from compare.workloads.suites import ASKED, MARK, PLAIN
 
-APART = 0.11  # of a feature's height, between its kernels: equal ratios stay apart
+APART = 0.11  # of a feature's height, between kernels, so that equal ratios stay apart
 NAME, CAPTION = "features-cost", "What each feature costs: time over that of the plain row, the same kernel"
 
 
 def ratios(found: Sequence[Point]) -> dict[str, dict[str, dict[str, float]]]:
-    """Class of row -> feature -> kernel -> time over the plain row's; only where both were measured."""
+    """Class of row -> feature -> kernel -> time over the plain row's, where both were measured."""
     us = {(point.load.label, point.kernel): point.us for point in found}
     made: dict[str, dict[str, dict[str, float]]] = {}
     for name, label in PLAIN.items():
@@ -32,7 +32,7 @@ def ratios(found: Sequence[Point]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def draw(records: Sequence[Record], folder: Path) -> dict[str, Path]:
-    """The figure by its name: a panel a class of rows, a line a feature; none where no pair was measured."""
+    """The figure by name: a panel a class of rows, a line a feature; none where no pair was measured."""
     found = ratios(points(records))
     if not found:
         return {}
@@ -65,14 +65,14 @@ def draw(records: Sequence[Record], folder: Path) -> dict[str, Path]:
 # `report RUN... --print features`: what each feature costs, over several runs of the suite `features`.
 #
 # A line a feature, a column a plain row and kernel, the time over the plain row's in the same run. Of two runs that
-# have a pair the later on the command line counts.
+# pair, the later on the command line counts.
 
 
 Costs = dict[tuple[str, str, str], float]  # (class of row, kernel, feature): time over the plain row's
 
 
 def costs(runs: Iterable[RunData]) -> Costs:
-    """The ratios of each run, those of later runs in place of earlier ones."""
+    """The ratios of each run; later runs replace earlier ones."""
     found: Costs = {}
     for run in runs:
         for name, features in ratios(points(run.records)).items():
@@ -97,7 +97,7 @@ def table(found: Mapping[tuple[str, str, str], float]) -> str:
 
 
 def text(folders: Sequence[Path]) -> str:
-    """What is printed of runs: the table; empty where no row under a feature has its plain row's time beside it.
+    """The table of several runs; empty where no row with a feature has its plain row's time.
 
     Raises NotARun, Incomparable.
     """

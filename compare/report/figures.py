@@ -1,4 +1,4 @@
-"""The figures of a report, as SVG: one a class, the load of a trace, and for an untimed run checks and registers."""
+"""The figures of a report, as SVG: one a class, a trace's load, and for an untimed run checks and registers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from compare.report import features, paper
 from compare.report.style import WIDTH_IN, eights, legend, line, marks, plain_log, plain_steps, pyplot, save
 from compare.stats import geomean
 
-PROFILE = "profile"  # the name of its figure
-MOST_TIMES, LEAST_ROWS = 10.0, 5  # of a performance profile: beyond, and with fewer rows, a table says it
+PROFILE = "profile"  # the figure's name
+MOST_TIMES, LEAST_ROWS = 10.0, 5  # of a performance profile; a table shows what is beyond
 
 
 def _shifts(kernels: Sequence[str]) -> dict[str, float]:
-    """Kernels of a workload stand side by side, so that equal values stay apart."""
+    """Horizontal offsets, so that kernels of a workload stand side by side."""
     return {kernel: (at - (len(kernels) - 1) / 2) * 0.84 / len(kernels) for at, kernel in enumerate(kernels)}
 
 
 def _points(axes: Any, rows: pd.DataFrame, column: str, order: dict[str, int], shifts: dict[str, float]) -> None:
-    """One marker per cell, smaller where there are many workloads."""
+    """Draw a marker a cell, smaller where there are many workloads."""
     size = 6.5 if len(order) <= 8 else 5.0
     for kernel in in_order(rows.kernel):
         mine = rows[(rows.kernel == kernel) & rows[column].notna()]
@@ -35,7 +35,7 @@ def _points(axes: Any, rows: pd.DataFrame, column: str, order: dict[str, int], s
 
 
 def _workload_axis(axes: Any, order: dict[str, int]) -> None:
-    """A label per workload, and a stripe behind every other one, to lead the eye."""
+    """Label each workload, with a stripe behind every other one."""
     axes.set_xticks(list(order.values()), list(order), rotation=35, ha="right", rotation_mode="anchor")
     axes.set_xlim(-0.6, len(order) - 0.4)
     axes.grid(False, axis="x")
@@ -44,14 +44,14 @@ def _workload_axis(axes: Any, order: dict[str, int]) -> None:
 
 
 def _of_class(rows: pd.DataFrame, kind: str) -> tuple[pd.DataFrame, bool]:
-    """(the timed rows of a class with their `speed`, whether it is FA3's time over theirs, else the best kernel's)"""
+    """(the timed rows of a class with their `speed`, whether it is relative to FA3, else to the best kernel)."""
     mine = rows[(rows.kind == kind) & rows.us.notna()]
     fa3 = bool(mine.speed_of_fa3.notna().any())
     return mine.assign(speed=mine.speed_of_fa3 if fa3 else 1 / mine.ratio_to_best), fa3
 
 
 def leading(rows: pd.DataFrame) -> list[list[str]]:
-    """The kernels of these rows a figure at a time: FA3 and what a caller gets (`auto`) first, then by mean speed."""
+    """The kernels of each figure: FA3 and `auto` first, then by mean speed."""
     means = {kernel: geomean(of) for kernel, of in rows[rows.speed.notna()].groupby("kernel", sort=False).speed}
     ranked = sorted(
         dict.fromkeys(rows.kernel), key=lambda k: (k != FA3, split(k)[0] not in CALLED, -means.get(k, 0.0), k)
@@ -60,9 +60,10 @@ def leading(rows: pd.DataFrame) -> list[list[str]]:
 
 
 def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str, kernels: Sequence[str] | None = None) -> Path:
-    """Two panels over the workloads of a class: speed relative to FA3 (or to the best kernel), and microseconds.
+    """Two panels over the workloads of a class: speed relative to FA3 (or the best kernel), and microseconds.
 
-    kernels: those that are drawn; all without."""
+    kernels: those to draw; default all.
+    """
     plt = pyplot()
     mine, fa3 = _of_class(rows, kind)
     order = {label: at for at, label in enumerate(dict.fromkeys(mine.workload))}
@@ -91,8 +92,8 @@ def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str, kernels: Sequen
 
 
 def nearness(records: Sequence[Record], folder: Path) -> dict[str, Path]:
-    """Dolan and More's performance profile: over a factor of the best kernel's time the share of rows within it. The
-    kernels that are best most often first, a figure at a time."""
+    """Draw Dolan and More's performance profile: the share of rows within a factor of the best time. Kernels that are
+    best most often come in the first figure."""
     shares = standing.profile(records)
     ranked = sorted(shares, key=lambda k: (k != FA3, split(k)[0] not in CALLED, *(-share for share in shares[k])))
     return _numbered(PROFILE, eights(ranked), folder, lambda kernels, path: _profile(records, kernels, path))
@@ -116,7 +117,7 @@ def _profile(records: Sequence[Record], kernels: Sequence[str], path: Path) -> P
 
 
 def load(records: Sequence[Record], path: Path) -> Path:
-    """The kept steps of a trace, in order: query tokens, decodes among the sequences, and KV tokens."""
+    """Draw the kept steps of a trace, in order: query tokens, decodes among the sequences, and KV tokens."""
     plt = pyplot()
     steps = list({record.workload.id: record.workload for record in records}.values())
     at = range(len(steps))
@@ -143,7 +144,7 @@ def load(records: Sequence[Record], path: Path) -> Path:
 
 
 def checks(rows: pd.DataFrame, path: Path) -> Path:
-    """Per workload and kernel the largest error over its budget; 1 is where the checker rejects."""
+    """Draw the largest error over its budget by workload and kernel; the checker rejects above 1."""
     plt = pyplot()
     checked = rows[rows.worst_check_ratio.notna() & (rows.worst_check_ratio > 0)]
     order = {label: at for at, label in enumerate(dict.fromkeys(checked.workload))}
@@ -163,7 +164,7 @@ def checks(rows: pd.DataFrame, path: Path) -> Path:
 
 
 def registers(facts: Sequence[dict[str, Any]], path: Path) -> Path:
-    """Registers a thread and shared memory a program of every compiled kernel; a cross marks one that spills."""
+    """Draw registers a thread and shared memory a program of every compiled kernel; a cross marks spills."""
     plt = pyplot()
     places = list(dict.fromkeys(_place(fact) for fact in facts))
     order = {place: at for at, place in enumerate(places)}
@@ -206,7 +207,7 @@ def registers(facts: Sequence[dict[str, Any]], path: Path) -> Path:
 def _numbered(
     name: str, groups: Sequence[Sequence[str]], folder: Path, drawn: Callable[[Sequence[str], Path], Path]
 ) -> dict[str, Path]:
-    """A figure a group of kernels: `decode`, then `decode-2` and so on."""
+    """Draw a figure for each group of kernels: `decode`, then `decode-2` and so on."""
     names = [f"{name}-{number}" if number > 1 else name for number in range(1, len(groups) + 1)]
     return {name: drawn(of, folder / f"{name}.svg") for name, of in zip(names, groups, strict=True)}
 
@@ -226,8 +227,8 @@ def draw(
     trace: bool,
     suite: str = "",
 ) -> dict[str, Path]:
-    """Every figure that this run has the data for, by name: of a suite that has figures of its own those, else one a
-    class. A run without a time gets no axis of time."""
+    """Draw every figure that this run has data for, by name: a suite's own figures, else one a class. A run without
+    times gets no time axis."""
     folder.mkdir(parents=True, exist_ok=True)
     made = paper.draw(suite, records, folder)
     if suite == "features":

@@ -1,6 +1,6 @@
-"""The first screen of a report: what ran, the verdict in a sentence a class, one picture, and what failed.
+"""The first screen of a report: what ran, a sentence of verdicts for each class, one picture, and what failed.
 
-Where nothing was timed the sentences say what was proved and what was not.
+Where nothing was timed, the sentences say what was proved and what was not.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from compare.report.blocks import Bullets, Picture, Section, Text
 from compare.report.style import MOST_SERIES
 from compare.report.verdicts import floor
 
-PICTURE = "glance"  # the name of its figure
-MOST_FAILURES = 5  # that the first screen names; the section Failures has all of them
+PICTURE = "glance"  # the figure's name
+MOST_FAILURES = 5  # on the first screen; the section Failures has all of them
 _FAMILIES = ("triton", "helion")
 _SAID = (Outcome.FASTER, Outcome.SAME, Outcome.AMBIGUOUS, Outcome.SLOWER)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel against the unit over a class: what its mean says, and the row on which it is slowest against it."""
+    """A kernel against the unit over a class: the verdict on its mean, and its slowest row."""
 
     standing: Standing
     outcome: Outcome
@@ -39,8 +39,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """unit: the kernel that is 1x, empty where nothing was timed. shown: by class those that a sentence is about, bars:
-    those of the picture; both in order."""
+    """unit: the kernel at 1x, empty where nothing was timed. shown: class -> kernels with a sentence; bars: class ->
+    kernels in the picture; both in order."""
 
     unit: str
     shown: Mapping[str, tuple[Entry, ...]]
@@ -48,7 +48,7 @@ class Verdicts:
 
 
 def verdicts(run: RunData) -> Verdicts:
-    """What the picture and the sentences say of a run."""
+    """The verdicts behind the picture and the sentences."""
     unit = verdict.unit_of(run.raw)
     if unit is None:
         return Verdicts("", {}, {})
@@ -77,7 +77,7 @@ def verdicts(run: RunData) -> Verdicts:
 
 
 def _speeds(run: RunData) -> dict[tuple[str, str], list[float]]:
-    """By class and kernel its speeds against the best of each row."""
+    """(class, kernel) -> its speeds relative to the best of each row."""
     speeds: dict[tuple[str, str], list[float]] = {}
     for kind, kernel, ratio in zip(run.rows.kind, run.rows.kernel, run.rows.ratio_to_best, strict=True):
         if ratio == ratio:
@@ -86,8 +86,8 @@ def _speeds(run: RunData) -> dict[tuple[str, str], list[float]]:
 
 
 def _shown(run: RunData, unit: str) -> dict[str, list[str]]:
-    """Per class: `auto` of both DSLs where it ran, else each DSL's kernel with the highest mean speed there; and every
-    kernel from outside."""
+    """Class -> both DSLs' `auto` where it ran, else each DSL's kernel with the highest mean speed; and every kernel
+    from outside."""
     speeds = {at: of for at, of in _speeds(run).items() if at[1] not in {unit, *BOUNDS}}
     shown: dict[str, list[str]] = {}
     for kind in KINDS:
@@ -101,8 +101,8 @@ def _shown(run: RunData, unit: str) -> dict[str, list[str]]:
 
 
 def _drawn(run: RunData, unit: str, shown: Mapping[str, Sequence[str]]) -> list[str]:
-    """The bars of a class: those that sentences are about, then the baselines, then the others, the fastest first. The
-    rungs of a DSL whose `auto` ran are left out: it chooses among them."""
+    """The bars of a class: kernels with sentences, then baselines, then others, the fastest first. The rungs of a DSL
+    whose `auto` ran are left out: it chooses among them."""
     means: dict[str, float] = {}
     for (_, kernel), of in _speeds(run).items():
         means[kernel] = max(means.get(kernel, 0.0), sum(of) / len(of))
@@ -115,7 +115,7 @@ def _drawn(run: RunData, unit: str, shown: Mapping[str, Sequence[str]]) -> list[
 
 
 def draw(run: RunData, folder: Path) -> dict[str, Path]:
-    """The one picture by its name: speeds a class, or, where nothing was timed, how the cells of each kernel ended."""
+    """Draw the picture: speeds by class, or, where nothing was timed, how each kernel's cells ended."""
     found = verdicts(run)
     path = folder / f"{PICTURE}.svg"
     if found.bars:
@@ -124,7 +124,7 @@ def draw(run: RunData, folder: Path) -> dict[str, Path]:
 
 
 def section(run: RunData) -> Section | None:
-    """The first screen; None for a folder without a cell."""
+    """The first screen; None for a folder without cells."""
     if not run.records:
         return None
     words = list(_sentences(verdicts(run))) if run.timed else list(_proofs(run))
@@ -191,7 +191,7 @@ def _told(entry: Entry, unit: str) -> str:
 
 
 def _proofs(run: RunData) -> Iterator[str]:
-    """What stands behind the cells of a run without times, and what does not."""
+    """The evidence behind a run without times, and what it does not prove."""
     having = {kind: sum(kind in record.evidence for record in run.ok) for kind in Evidence}
     arches = ", ".join(sorted({fact["arch"] for fact in run.facts}))
     if count := having[Evidence.EXECUTED_IN_MODEL]:

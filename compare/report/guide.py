@@ -1,4 +1,4 @@
-"""The head of a report and its last section: what ran where, and how to read it under the contract that was in use."""
+"""The head and the last section of a report: what ran where, and how to read it under its timing contract."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CACHE = {
 
 
 def header(run: RunData) -> list[tuple[str, str]]:
-    """(name, value) of what ran where, with what; empty values left out."""
+    """(name, value) of what ran, where, and with which versions; without empty values."""
     manifest = run.manifest
     versions = manifest.get("versions") or (run.records[0].versions if run.records else {})
     commit = str(manifest.get("commit", ""))
@@ -96,7 +96,7 @@ def _times(run: RunData) -> Iterator[str]:
 
 
 def _noisy(run: RunData) -> str:
-    """What the mark says, by the precision that the run asked for (compare.bench.timing.summarise)."""
+    """What the mark `noisy` means, at the run's precision (compare.bench.timing.summarise)."""
     asked: dict[str, Any] = run.manifest.get("contract") or {}
     contract = Contract(precision=asked.get("precision", PRECISION), processes=asked.get("processes", 1))
     root = f" {contract.precision:.2%} times the root of {contract.processes} processes" * (contract.processes > 1)
@@ -108,7 +108,7 @@ def _noisy(run: RunData) -> str:
 
 
 def in_use(run: RunData) -> tuple[list[str], list[str], list[str]]:
-    """Timers and caches of the cells, the contract's first, and its rules of order and precision in words."""
+    """Timers and caches of the cells, the contract's first, and its rules of order and precision as sentences."""
     contract: dict[str, Any] = run.manifest.get("contract") or {}
     timed = [record.timing for record in run.records if record.timing]
     timers = list(dict.fromkeys([*filter(None, [contract.get("timer")]), *(t.timer for t in timed)]))

@@ -1,7 +1,7 @@
-"""The paper's Figures 6 to 9 for both DSLs and FlashAttention 3, drawn from the rows of a run of that suite alone.
+"""The paper's Figures 6 to 9 for both DSLs and FlashAttention 3, drawn from a run of that suite.
 
-Microseconds instead of the paper's normalised latency, so that a figure of one GPU can be held beside another's. A
-point that could not be measured is left out and its line ends there; the tables of the report say why.
+They show microseconds instead of the paper's normalised latency, so that figures of two GPUs can be compared. An
+unmeasured point ends its line; the report's tables say why.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from compare.report.style import WIDTH_IN, label, legend, line, plain_log, plain
 from compare.stats import geomean
 from compare.workloads.suites import PROMPT
 
-UNTUNED = "fixed"  # the variant against which Figure 8 is drawn
+UNTUNED = "fixed"  # the variant that Figure 8 is relative to
 
 
 @dataclass(frozen=True)
 class Point:
-    """A timed cell: what was run, by whom, microseconds and, where several processes measured it, their interval."""
+    """A timed cell: workload, kernel, microseconds and, where several processes measured it, their interval."""
 
     load: WorkloadInfo
     kernel: str
@@ -39,7 +39,7 @@ class Point:
 
     @property
     def product(self) -> int:
-        """Sequences times the longest."""
+        """Sequences times the longest length."""
         return self.load.num_seqs * self.load.max_seq_len
 
 
@@ -50,7 +50,7 @@ def points(records: Sequence[Record]) -> list[Point]:
 
 
 def _panels(titles: Sequence[str], rows: int = 1, height: float = 4.4) -> tuple[Any, Any]:
-    """A row of panels that share their y axis, `rows` of such rows; a title above each of the first."""
+    """Panels in `rows` rows that share their y axes, with a title above each column."""
     figure, panels = pyplot().subplots(
         rows, len(titles), figsize=(WIDTH_IN, height), sharey="row", sharex="col", layout="constrained", squeeze=False
     )
@@ -60,7 +60,7 @@ def _panels(titles: Sequence[str], rows: int = 1, height: float = 4.4) -> tuple[
 
 
 def _curve(axes: Any, kernel: str, of: dict[float, Sequence[Point]]) -> None:
-    """One kernel's line: at each x the geometric mean over its points, with their interval where there is one point."""
+    """Draw a kernel's line: at each x the geometric mean over its points; a single point with its interval."""
     xs = sorted(of)
     axes.plot(xs, [geomean([p.us for p in of[x]]) for x in xs], **line(kernel))
     for x, found in of.items():
@@ -70,7 +70,7 @@ def _curve(axes: Any, kernel: str, of: dict[float, Sequence[Point]]) -> None:
 
 
 def _curves(axes: Any, found: Sequence[Point], x: Callable[[Point], float]) -> None:
-    """A line a kernel over `x`, in microseconds."""
+    """Draw a line a kernel over `x`, in microseconds."""
     for kernel in in_order(p.kernel for p in found):
         of: dict[float, list[Point]] = {}
         for point in (p for p in found if p.kernel == kernel):
@@ -79,7 +79,7 @@ def _curves(axes: Any, found: Sequence[Point], x: Callable[[Point], float]) -> N
 
 
 def _finish(figure: Any, panels: Any, words: str) -> None:
-    """Log microseconds at the left, one label of x below, one legend above."""
+    """Finish a figure: log microseconds at the left, one label below, one legend above."""
     plain_log(panels[0][0])
     panels[0][0].set_ylabel("median latency, µs\n(lower is faster)")
     figure.supxlabel(words, fontsize=10)
@@ -88,7 +88,7 @@ def _finish(figure: Any, panels: Any, words: str) -> None:
 
 def by_length(found: Sequence[Point], path: Path) -> Path | None:
     """6a, 6b: a panel a length, batch sizes below. The mean is over decode shares that every batch size has; None where
-    there is no such share, as in a run that was cut short."""
+    there is none, as in an interrupted run."""
     batches = sorted({p.load.num_seqs for p in found})
     shares = set.intersection(*({p.share for p in found if p.load.num_seqs == count} for count in batches))
     lengths = sorted({p.load.max_seq_len for p in found if p.share in shares})
@@ -105,8 +105,8 @@ def by_length(found: Sequence[Point], path: Path) -> Path | None:
 
 
 def by_share(found: Sequence[Point], path: Path) -> Path:
-    """6c, 6d: a panel a decode share, sequences times the longest below. A line joins batches of one longest sequence:
-    one sequence of 4096 is other work than eight of 1024, and nothing lies between them."""
+    """6c, 6d: a panel a decode share, sequences times the longest below. A line joins batches with the same longest
+    sequence: one sequence of 4096 is different work from eight of 1024."""
     shares = sorted({p.share for p in found})
     figure, panels = _panels([f"{share}% decodes" for share in shares])
     for axes, share in zip(panels[0], shares, strict=True):
@@ -130,7 +130,7 @@ def by_page(found: Sequence[Point], path: Path) -> Path:
 
 
 def by_choice(found: Sequence[Point], path: Path) -> Path:
-    """8: a panel a batch size, prompt lengths below; above microseconds, below the speed against the untuned."""
+    """8: a panel a batch size, prompt lengths below; microseconds above, the speed relative to the untuned below."""
     batches = sorted({p.load.num_seqs for p in found})
     titles = [f"{count} prompt{'s' if count > 1 else ''}" for count in batches]
     figure, panels = _panels(titles, rows=2, height=7.0)
@@ -157,9 +157,9 @@ def _family(point: Point) -> str:
 
 
 def summed_us(found: Iterable[Point], tokens: int) -> float:
-    """Microseconds of all decodes that give `tokens` behind the prompt: the measured steps, linear between them.
+    """Microseconds of all decodes that generate `tokens` after the prompt: the measured steps, linear between them.
 
-    The steps before the first measured one count as that one. nan where the last measured one is not that far.
+    Steps before the first measured one count as that one. nan where the measurements end earlier.
     """
     steps = sorted((p.load.max_seq_len - PROMPT, p.us) for p in found)
     if not steps or steps[-1][0] < tokens:
@@ -174,7 +174,8 @@ def summed_us(found: Iterable[Point], tokens: int) -> float:
 
 
 def by_output(found: Sequence[Point], path: Path) -> Path:
-    """9, the attention of one layer: µs of the step behind so many tokens, and all steps' time against the yardstick.
+    """9, the attention of one layer: microseconds of the step after so many tokens, and the time of all steps relative
+    to the yardstick.
 
     The yardstick is FlashAttention 3, or the fastest kernel of the longest output where it is absent.
     """
@@ -216,7 +217,7 @@ CAPTIONS = {
 
 
 def draw(suite: str, records: Sequence[Record], folder: Path) -> dict[str, Path]:
-    """The figures of a suite that has any, by name; none where no cell has a time."""
+    """Draw the suite's own figures, by name; none where no cell has a time."""
     found = points(records)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = FIGURES.get(suite, {}) if found else {}

@@ -1,7 +1,7 @@
-"""What `auto` loses on rows that nobody fitted to: a run of the suite `unseen` with other kernels beside it.
+"""What `auto` loses on rows that nobody fitted to, in a run of the suite `unseen` with other kernels beside it.
 
-Regret is the time of `auto` over the best of its DSL on the row, less one: of all kernels of the run with the configs
-that they have. `study regret` asks more of each row.
+Regret is the time of `auto` over the best of its DSL on the row, minus 1, among the run's kernels as configured. `study
+regret` tries more on each row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Loss:
-    """Of one `auto` on one row, microseconds: medians over the processes of the run."""
+    """The loss of an `auto` on a row, in microseconds: medians over the run's processes."""
 
     row: str
     auto: str
@@ -45,7 +45,7 @@ def _best(records: Sequence[Record]) -> float:
 
 
 def losses(records: Sequence[Record]) -> list[Loss]:
-    """Of each `auto` and row with another kernel of its DSL, the worst first."""
+    """The loss of each `auto` on each row with another kernel of its DSL, the worst first."""
     rows: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         rows[record.workload.id][record.kernel].append(record)
@@ -62,7 +62,7 @@ def losses(records: Sequence[Record]) -> list[Loss]:
 
 
 def section(run: RunData) -> Section | None:
-    """None for another suite, and where nothing stands beside `auto`."""
+    """The section; None for another suite, and where no kernel ran beside `auto`."""
     found = losses([record for record in run.ok if record.timing]) if run.suite == SUITE else []
     if not found:
         return None

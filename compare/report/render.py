@@ -1,4 +1,4 @@
-"""A report's sections as markdown and as one HTML page that needs no other file and no network."""
+"""Render a report's sections as markdown, and as one HTML page that needs no other file and no network."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from compare.analysis.runs import RunData
 from compare.report import guide
 from compare.report.blocks import Section
 
-# A figure inside a page: without its prologue and fixed size, in the page's colours, with the ids that it needs.
+# A figure inside a page: without its prologue and fixed size, in the page's colours, with the ids that it uses.
 
 
-# A figure's neutral and DSL colours follow the page, light or dark; the rest is legible on both.
+# A figure's neutral and DSL colours follow the page's theme; other colours are legible on both.
 COLOURS = {
     "#000000": "var(--ink)",
     "#ffffff": "var(--sheet)",
@@ -30,11 +30,11 @@ _SIZE = re.compile(r'\s(?:width|height)="[\d.]+pt"')
 
 
 def inline(path: Path, prefix: str, text: str) -> markup.Html:
-    """The SVG of a file as an element of a page. prefix: of its ids. text: what it shows, for who cannot see it."""
+    """A file's SVG as an element of a page. prefix: of its ids. text: its alternative text."""
     whole = path.read_text(encoding="utf-8")
     body = whole[whole.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # its `*` would reach the page
+    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # its `*` would match the whole page
     body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
     used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', body))
     names = {name for pair in used for name in pair if name}
@@ -62,7 +62,7 @@ def markdown(run: RunData, sections: Sequence[Section]) -> str:
 
 
 def page(runs: Sequence[RunData], sections: Sequence[Sequence[Section]]) -> str:
-    """One HTML page about one run or several, each with its sections."""
+    """One HTML page on one or several runs, each with its sections."""
     parts = [
         {
             "run": run,
@@ -80,7 +80,7 @@ def page(runs: Sequence[RunData], sections: Sequence[Sequence[Section]]) -> str:
 
 
 def overview(runs: Sequence[RunData]) -> tables.Table:
-    """A line a run: what was there, and what stands behind its cells."""
+    """A line a run: what was there, and the evidence behind its cells."""
     columns = (
         ("run", False), ("GPU", False), ("suite", False), ("cells", True), ("ok", True), ("timed", True),
         ("failed", True), ("what stands behind it", False),
@@ -102,7 +102,7 @@ def overview(runs: Sequence[RunData]) -> tables.Table:
 
 
 def _environment(escapes: bool = False) -> Any:
-    """Of markdown, in which every expression becomes one line of it; or of HTML, which escapes them."""
+    """The jinja environment: of markdown, where each expression becomes one line; or of HTML, where each is escaped."""
     import jinja2
 
     found = jinja2.Environment(

@@ -42,7 +42,7 @@ class DifferentContracts(ValueError):
 
 
 class NoFolder(ValueError):
-    """A page that was asked for where no folder is; the message names it."""
+    """The page's folder does not exist; the message names it."""
 
 
 def write(run_dir: Path) -> Path:
@@ -65,8 +65,8 @@ def write(run_dir: Path) -> Path:
 
 
 def page(run_dirs: Sequence[Path], out: Path) -> Path:
-    """Write one page about several runs, whose folders stay as they are. Raises NotARun, DifferentContracts,
-    NoFolder, CannotWrite."""
+    """Write one page on several runs, whose folders stay unchanged. Raises NotARun, DifferentContracts, NoFolder,
+    CannotWrite."""
     if not out.resolve().parent.is_dir():
         raise NoFolder(f"--out: found {out} in no folder, allowed a file in one that is there")
     runs = [part for folder in run_dirs for part in merge.tables(read(folder))]
@@ -77,7 +77,7 @@ def page(run_dirs: Sequence[Path], out: Path) -> Path:
 
 
 def _drawn(run: RunData, folder: Path) -> RunData:
-    """The run with its figures, which are drawn into the folder."""
+    """Draw the run's figures into the folder."""
     drawn = figures.draw(
         run.records,
         run.rows,
@@ -91,7 +91,7 @@ def _drawn(run: RunData, folder: Path) -> RunData:
 
 
 def _ensure_one_contract(runs: Sequence[RunData]) -> None:
-    """A run without times has none that could be compared."""
+    """Raise DifferentContracts unless all timed runs have one contract."""
     timed = [run for run in runs if run.timed]
     for run in timed[1:]:
         if run.contract != timed[0].contract:
@@ -102,8 +102,8 @@ def _ensure_one_contract(runs: Sequence[RunData]) -> None:
 
 
 def _write_csv(path: Path, runs: Sequence[RunData], note: str) -> None:
-    """Empty fields are what was not measured. Comment lines (`#`) come first: a named GPU that was absent, lines that
-    could not be read."""
+    """Write summary.csv. Empty fields were not measured. Comment lines (`#`) come first: an absent GPU, unreadable
+    lines."""
     tables = [verdicts.rows(run).assign(run_id=run.manifest.get("run_id", "")) for run in runs]
     comments = filter(None, [*(run.headline for run in runs if run.absent), note])
     lines = "".join(f"# {' '.join(comment.split())}\n" for comment in comments)
@@ -119,7 +119,7 @@ def options(new: argparse.ArgumentParser) -> None:
 
 
 def _printed(asked: argparse.Namespace) -> int:
-    """--print. Raises NotARun, Incomparable."""
+    """Print a table (--print). Raises NotARun, Incomparable."""
     if asked.print == "means":
         text = means.text(asked.runs, asked.unit, asked.kernels or "*")
         lacking = f"no row has times of {asked.unit} and of {asked.kernels or '*'}{_near(asked)}"
@@ -137,7 +137,7 @@ def _near(asked: argparse.Namespace) -> str:
 
 
 def _lonely(asked: argparse.Namespace) -> str:
-    """Which option was found without the one that it belongs to; empty where none was."""
+    """The option that was given without the one that it needs, as an error; empty where there is none."""
     if asked.print == "means" and asked.unit is None:
         return "--print: found means alone, allowed with --unit KERNEL"
     if asked.print != "means" and (asked.unit or asked.kernels):

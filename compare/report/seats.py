@@ -1,4 +1,4 @@
-"""Which GPU of a fleet timed what, how far equal GPUs differ, and what was lost on the way."""
+"""Which GPU of a fleet timed what, how much equal GPUs differ, and what was lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compare.report.blocks import Bullets, Section, Text
 
 
 def section(run: RunData) -> Section | None:
-    """None for a run on one machine. What it says is in the manifest: a merged run has its part's."""
+    """The section; None for a run on one machine. It reads the manifest only, so a merged run shows its part's."""
     fleet = run.manifest.get("fleet")
     if not fleet:
         return None

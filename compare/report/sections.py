@@ -1,6 +1,6 @@
-"""The sections of a report about one run, each from its rows alone; a section without content is left out.
+"""The sections of a report on one run, each from its rows only; empty sections are left out.
 
-Whoever adds a section writes a function `RunData -> Section | None` and a line in SECTIONS.
+To add a section, write a function `RunData -> Section | None` and list it in SECTIONS.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from compare.report.absent import absent
 from compare.report.blocks import Bullets, Code, Fold, Picture, Section, Text, pictures
 from compare.report.guide import guide
 
-# Two tables over a whole run: how near the checker's limits every kernel came, and what the defaults cost.
-
 
 def checker_table(records: Sequence[Record]) -> tables.Table | None:
-    """Worst error/budget by kernel, dtype and rule; 1 rejects. None where nothing was checked."""
+    """Worst error/budget by kernel, dtype and rule; above 1 rejects. None where nothing was checked."""
     worst: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     cells: dict[tuple[str, str], int] = defaultdict(int)
     for record in records:
@@ -46,7 +44,7 @@ def _ratio(value: float | None) -> str:
     return f"{value:.3f}" if value else ""  # 0: the rule had nothing to judge
 
 
-LOG_LINES = 25  # of a failure's log; the whole tail is in cells.jsonl
+LOG_LINES = 25  # of a failure's log; cells.jsonl has the whole tail
 
 
 def coverage(run: RunData) -> Section:
@@ -67,7 +65,7 @@ def coverage(run: RunData) -> Section:
 
 
 def _weaker(records: Sequence[Record]) -> str:
-    """Whose contracts ask less of them than the default; empty where none does."""
+    """Which kernels declare a contract weaker than the default; empty where none does."""
     found = {record.kernel: record.gate.contract for record in records if record.gate and record.gate.contract}
     told = "; ".join(f"`{kernel}`: {contract}" for kernel, contract in found.items())
     return f"Declared a weaker precision than the default, and were judged by it: {told}." if told else ""
@@ -122,7 +120,7 @@ def features(run: RunData) -> Section | None:
 
 
 def load(run: RunData) -> Section | None:
-    """What a trace asked for."""
+    """The load of a trace."""
     trace = run.manifest.get("trace") or {}
     words = ". ".join(str(trace[k]).rstrip(".") for k in ("name", "assumptions") if trace.get(k))
     if not words:
@@ -132,7 +130,7 @@ def load(run: RunData) -> Section | None:
 
 
 def workloads(run: RunData) -> list[Section]:
-    """A section a class: its figure, and folded a table a workload."""
+    """A section a class: its figure, and a folded table for each workload."""
     found = []
     for kind, of in tables.classes(run.records, verdicts.rows(run)):
         blocks: list = []
@@ -143,7 +141,7 @@ def workloads(run: RunData) -> list[Section]:
 
 
 def checker(run: RunData) -> Section | None:
-    """How near the checker's limits every kernel came."""
+    """How near every kernel came to the checker's limits."""
     table = checker_table(run.ok)
     if table is None:
         return None
@@ -157,7 +155,7 @@ def checker(run: RunData) -> Section | None:
 
 
 def facts(run: RunData) -> Section | None:
-    """What the compiler says, where nothing was timed."""
+    """The compiler's facts, where nothing was timed."""
     if not run.facts or run.timed:
         return None
     arches = ", ".join(sorted({fact["arch"] for fact in run.facts}))
@@ -193,7 +191,7 @@ def _failure(record: Record) -> Fold:
 
 
 def others(run: RunData) -> Section | None:
-    """What was not run for a declared reason."""
+    """Cells that were not run, with the declared reason."""
     counted = Counter(
         (f"`{r.kernel}`", str(r.status), said(r.reason))
         for r in run.records
@@ -218,7 +216,7 @@ SECTIONS: tuple[Builder, ...] = (
 
 
 def build(run: RunData) -> list[Section]:
-    """The sections that this run has something to say in, in their order."""
+    """The non-empty sections of this run, in order."""
     made: list[Section] = []
     for builder in SECTIONS:
         found = builder(run)

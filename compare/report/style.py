@@ -1,9 +1,9 @@
-"""How every figure looks: one colour a DSL, one marker a rung, one line a choice of configs.
+"""The style of every figure: one colour a DSL, one marker a rung, one line style a choice of configs.
 
-Colours are Okabe and Ito's, which people with any colour vision can tell apart: blue is Triton, vermilion Helion, black
-and green the baselines. A rung has a marker, hollow in Triton and half filled in Helion, so that a figure survives a
-black-and-white printer; what a caller calls is filled. Ablations are lighter, their left or right half filled. Texts
-stay texts: a page can search, scale and recolour them.
+Colours are Okabe and Ito's, distinguishable with any colour vision: blue is Triton, vermilion Helion, black and green
+the baselines. A rung has a marker, hollow in Triton and half filled in Helion, legible on a black-and-white printer;
+public kernels are filled. Ablations are lighter, with the left or right half filled. Texts stay texts: a page can
+search, scale and recolour them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from compare.analysis.markup import seen
 from compare.competitors.registry import BOUNDS, split
 from compare.record.whole import put
 
-WIDTH_IN = 9.0  # at 100 dpi 900 px: what a report's page shows
-MOST_SERIES = 8  # of a figure: more can't be told apart, and go into figures of their own
+WIDTH_IN = 9.0  # 900 px at 100 dpi, the width of a report's page
+MOST_SERIES = 8  # in one figure; more cannot be told apart, and go into further figures
 OTHER = ("#999999", "P", "full")
 RUNG_MARKERS = {
     "naive": "^",
@@ -58,7 +58,7 @@ LINES = {None: "-", "tree": "-", "default": (0, (7, 2)), "paper": "--", "fixed":
 
 
 def pyplot() -> Any:
-    """matplotlib's, set up for figures that are the same file for the same rows."""
+    """matplotlib.pyplot, set up so that the same rows give the same file."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -74,7 +74,7 @@ def pyplot() -> Any:
             "axes.titlesize": 10,
             "svg.hashsalt": "diptych",  # the same run gives the same file
             "svg.fonttype": "none",
-            "text.parse_math": False,  # a label may hold dollars
+            "text.parse_math": False,  # a label may contain dollars
             "legend.frameon": False,
         }
     )
@@ -84,7 +84,7 @@ def pyplot() -> Any:
 
 
 def save(figure: Any, path: Path) -> Path:
-    """The figure as the file that its name says, SVG or PNG. Raises CannotWrite."""
+    """Write the figure as SVG or PNG, by the path's suffix. Raises CannotWrite."""
     drawn, kind = io.BytesIO(), path.suffix[1:]
     metadata = {"Date": None, "Creator": None} if kind == "svg" else None  # no date, no version
     figure.savefig(drawn, format=kind, metadata=metadata, dpi=100)
@@ -101,13 +101,13 @@ def colour_of(kernel: str) -> str:
 
 
 def eights(kernels: Iterable[str]) -> list[list[str]]:
-    """In groups of MOST_SERIES at most, in their order."""
+    """The kernels in groups of at most MOST_SERIES, in their order."""
     rest = list(kernels)
     return [rest[at : at + MOST_SERIES] for at in range(0, len(rest), MOST_SERIES)]
 
 
 def marks(kernel: str, size: float = 6.5) -> dict[str, Any]:
-    """The keywords of matplotlib's `plot` for a kernel: colour, marker, filling, and the label of its legend."""
+    """Keywords of matplotlib's `plot` for a kernel: colour, marker, filling, label."""
     base, _ = split(kernel)
     colour, marker, fill = STYLES.get(base, OTHER)
     return {
@@ -121,12 +121,12 @@ def marks(kernel: str, size: float = 6.5) -> dict[str, Any]:
 
 
 def line(kernel: str) -> dict[str, Any]:
-    """`marks` on the line of the kernel's choice of configs."""
+    """`marks`, with the line style of the kernel's choice of configs."""
     return marks(kernel) | {"linestyle": LINES[split(kernel)[1]], "linewidth": 1.2}
 
 
 def plain_log(axes: Any) -> None:
-    """A logarithmic y axis with plain numbers at 1, 2 and 5 of every decade."""
+    """Make the y axis logarithmic, with plain numbers at 1, 2 and 5 of every decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_yscale("log")
@@ -136,7 +136,7 @@ def plain_log(axes: Any) -> None:
 
 
 def plain_steps(axes: Any, values: Iterable[float], rotation: float = 0) -> None:
-    """A logarithmic x axis with a plain number at every value that was measured, and none between."""
+    """Make the x axis logarithmic, with a plain number at every measured value and nowhere else."""
     from matplotlib.ticker import NullFormatter, NullLocator
 
     steps = sorted(set(values))
@@ -148,7 +148,7 @@ def plain_steps(axes: Any, values: Iterable[float], rotation: float = 0) -> None
 
 
 def legend(figure: Any, panels: Sequence[Any]) -> None:
-    """One legend above all panels, each name once: a column for Triton, one for Helion, one for all others."""
+    """Draw one legend above all panels, each name once: a column for Triton, one for Helion, one for others."""
     from matplotlib.lines import Line2D
 
     columns: dict[str, dict[str, Any]] = {"triton": {}, "helion": {}, "": {}}

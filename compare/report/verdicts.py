@@ -1,4 +1,4 @@
-"""The verdicts of a run as sections of its report and columns of its summary.csv."""
+"""The verdicts of a run as sections of its report and as columns of its summary.csv."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TALLY = (("faster", True), ("same", True), ("ambiguous", True), ("slower", True
 
 
 def floor(folder: Path, gpu: str, contract: str) -> tuple[Noise | None, str]:
-    """(the noise floor in a run's folder, what to say of it). One of another GPU or contract is none."""
+    """(the noise floor in a run's folder, a sentence about it). A floor of another GPU or contract is ignored."""
     path = folder / "noise.json"
     if not path.exists():
         return None, "No noise floor was measured with this run (`python -m compare doctor`)."
@@ -42,7 +42,7 @@ def floor(folder: Path, gpu: str, contract: str) -> tuple[Noise | None, str]:
 
 
 def sections(run: RunData) -> list[Section]:
-    """Against the unit, Helion against Triton, and how often each is how near the best; nothing without times."""
+    """The sections against the unit, Helion against Triton, and the performance profile; none without times."""
     records = run.raw
     unit = verdict.unit_of(records)
     if unit is None:
@@ -65,7 +65,7 @@ def sections(run: RunData) -> list[Section]:
 
 
 def _margin(run: RunData) -> tuple[float, str]:
-    """(the margin of a run's verdicts, what to say of its noise floor)"""
+    """(the margin of a run's verdicts, a sentence about its noise floor)."""
     found, said = floor(run.folder, run.gpu, run.contract)
     return verdict.margin_of(found), said
 
@@ -81,13 +81,13 @@ def _reading(judged: Sequence[Verdict], margin: float) -> str:
 
 
 def _bases(judged: Sequence[Verdict]) -> str:
-    """What the intervals stand on: `Cells by what they stand on: 3 processes, paired 400; ...`"""
+    """What the intervals are computed from: `Cells by what they stand on: 3 processes, paired 400; ...`"""
     counts = Counter(re.sub(r" \d+ rounds,", "", v.basis) for v in judged)
     return f"Cells by what they stand on: {'; '.join(f'{count} on {basis}' for basis, count in counts.most_common())}."
 
 
 def _tables(made: Sequence[Standing]) -> tuple[Text | Table, ...]:
-    """Over all rows; by class; by decode share."""
+    """Tables over all rows, by class, and by decode share."""
     words = "By class, and by decode share: the part of the sequences with one query token. In brackets the numbers of"
     words += " rows that are faster/same/ambiguous/slower."
     by_share = [s for s in made if s.group.startswith(SHARE)]
@@ -116,7 +116,7 @@ def _whole(standing: Sequence[Standing]) -> Table:
     )  # fmt: skip
     ordered = sorted(standing, key=lambda s: -s.speed.ratio if s.speed else math.inf)
     fixed = len({s.against for s in ordered}) == 1
-    alike = all(s.shared_cells == s.compared for s in ordered)  # the column would say nothing new
+    alike = all(s.shared_cells == s.compared for s in ordered)  # then the column adds nothing
     body = [
         [
             _name(s.kernel),
@@ -173,7 +173,7 @@ def _cells(judged: Sequence[Verdict]) -> Table:
 
 
 def interval(ratio: Ratio | None) -> str:
-    """`[0.98, 1.02]`; nothing where there is none."""
+    """`[0.98, 1.02]`; empty where there is no interval."""
     return tables.interval(ratio.low, ratio.high) if ratio else ""
 
 
@@ -193,7 +193,7 @@ COLUMNS = ("against", "speed", "speed_low", "speed_high", "verdict", "verdict_ba
 
 
 def rows(run: RunData) -> pd.DataFrame:
-    """The rows of `summary.table` with COLUMNS behind them: empty where a cell has no time or is the unit's own."""
+    """`summary.table` with COLUMNS added: empty where a cell has no time or is the unit's own."""
     margin, _ = _margin(run)
     unit = verdict.unit_of(run.raw)
     judged = verdict.judge(run.raw, verdict.unit_pairs(run.raw, unit), margin) if unit else []
