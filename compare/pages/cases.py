@@ -63,14 +63,13 @@ def _summary() -> list[str]:
     covered = sum(bool(cases_of(number)) for number in range(1, len(CORNERS) + 1))
     bitwise = sum(relation.kind == "bitwise" for relation in RELATIONS)
     return [
-        f"- {len(CASES)} named cases (`common/cases/named.py`, `common/cases/named.py`,",
-        f"  `common/cases/named.py`, `common/cases/named.py`), {large} of them for a GPU alone.",
+        f"- {len(CASES)} named cases (`common/cases/named.py`), {large} of them for a GPU alone.",
         "  (GPU): too long or large for an interpreter.",
         "  (refused): the typed error is checked.",
         f"- {covered} of the {len(CORNERS)} corners have named cases; the others say where they are tested.",
         f"- Random cases (`common/cases/random_cases.py`): seeds 0 to {num_pairs() - 1} hold every pair of axis values",
         f"  that may go together, the {num_triples()} behind them every triple of page, context, query and ratio, the",
-        f"  {num_feature_pairs()} behind those every pair with a value of a feature (`common/cases/random_cases.py`).",
+        f"  {num_feature_pairs()} behind those every pair with a value of a feature.",
         f"- Cases of {len(AXES)} axes (`common/cases/axes.py`): numbers 0 to {num_smoke() - 1} hold every value",
         f"  of each and every pair of {len(MASKS)} that concern masks, those behind them every triple",
         "  of these and every pair of all; `drawn-SEED-NUMBER` has values that a seed draws. The kit asks them,",
