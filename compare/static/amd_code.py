@@ -1,6 +1,6 @@
-"""AMD code objects: the ELF's metadata note, and the assembly text that Triton's compiler printed beside it.
+"""Read AMD code objects: the ELF's metadata note, and the assembly text that Triton's compiler printed with it.
 
-What the note states is never read from the text: its comments leave LDS out and are the printer's own.
+What the note states is never read from the text: its comments leave LDS out and come from the printer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EM_AMDGPU = ("EM_AMDGPU", 224)
 
 @dataclass(frozen=True)
 class Note:
-    """The metadata note of the one kernel in a code object. registers: unified total, `agprs` among them.
+    """The metadata note of the kernel in a code object. registers: unified total, including `agprs`.
 
     arguments: (kind, offset, bytes) of each in its argument segment of `argument_bytes`; hidden ones have a kind
     `hidden_...`.
@@ -36,7 +36,7 @@ class Note:
 
 
 def read_note(hsaco: bytes) -> Note:
-    """Raises UnreadableCode for bytes that are no whole AMD code object."""
+    """The note of an hsaco. Raises UnreadableCode for bytes that are no complete AMD code object."""
     from elftools.common.exceptions import ELFError
     from elftools.construct import ConstructError
     from elftools.elf.elffile import ELFFile
@@ -112,7 +112,7 @@ def parse(assembly: str) -> Text:
 
 
 _MATRIX = re.compile(r"v_(mfma|smfmac|wmma|swmmac)_\w*?_(\d+)x(\d+)x(\d+)_?(\w*)")
-# Products of several small blocks whose mnemonic, up to gfx90a, does not say how many: (M, K) -> blocks.
+# Products of several small blocks whose mnemonic, up to gfx90a, does not tell the number: (M, K) -> blocks.
 _BLOCKS = {(4, 4): 16, (4, 1): 16, (4, 2): 16, (16, 1): 4, (32, 1): 2}
 _BLOCKS_16BIT = {(16, 4): 4, (32, 4): 2}
 _MEMORY = re.compile(r"(?:buffer|global|flat)_(load|store)_(?:lds_)?(?:format_)?(\w+)")
@@ -122,7 +122,7 @@ _TRANSCENDENTAL = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", 
 
 
 def _flops(found: re.Match[str]) -> int:
-    """Of one wave's matrix instruction: 2 M N K for each of its blocks (AMD matrix instruction calculator)."""
+    """FLOPs of one wave's matrix instruction: 2 M N K for each of its blocks (AMD matrix instruction calculator)."""
     m, n, k = (int(found[i]) for i in (2, 3, 4))
     if said := re.match(r"(\d+)b(?:_|$)", found[5]):
         return 2 * m * n * k * int(said[1])
@@ -140,7 +140,7 @@ def _bits(kind: str) -> str:
 
 
 def classify(mnemonic: str, operands: str) -> Seen:
-    """What one instruction of AMD's is."""
+    """The class of one AMD instruction."""
     if found := _MATRIX.match(mnemonic):
         return Seen("matrix", f"{found[1]} {found[2]}x{found[3]}x{found[4]}", _flops(found))
     if found := _MEMORY.match(mnemonic):
@@ -161,7 +161,7 @@ def classify(mnemonic: str, operands: str) -> Seen:
 
 
 def whole(text: Text) -> Mix:
-    """The mix of the whole text, prologues that pipelining peeled off included."""
+    """The mix of the whole text, including prologues that pipelining peeled off."""
     return mix(classify(*one) for one in text.instructions)
 
 

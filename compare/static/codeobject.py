@@ -1,8 +1,8 @@
-"""Facts read from what Triton compiled: registers, spills, shared memory, matrix work, load widths, inner loops.
+"""Read facts from compiled code: registers, spills, shared memory, matrix work, load widths, inner loops.
 
-Each from its most robust source: AMD's ELF metadata note (compare.static.amd_code) and NVIDIA's cuobjdump
-(compare.static.nvidia_code) for what a program needs, Triton's metadata for shared memory (it is dynamic: code objects
-say 0), the machine code's text for counts, the GPU dialect for the products that the kernel asked for. Occupancy is
+Each comes from its most robust source: AMD's ELF metadata note (compare.static.amd_code) and NVIDIA's cuobjdump
+(compare.static.nvidia_code) for a program's needs, Triton's metadata for shared memory (it is dynamic: code objects say
+0), the machine code's text for counts, the GPU dialect for the products that the kernel asked for. Occupancy is
 computed. No GPU, driver or vendor toolkit is needed.
 """
 
@@ -73,9 +73,9 @@ def read(launch: CompiledLaunch) -> CodeFacts:
     return _read[key]
 
 
-_read: dict[tuple, CodeFacts] = {}  # by the code object's sha256 and what stands beside it
+_read: dict[tuple, CodeFacts] = {}  # by the code object's sha256 and its context
 
-# A buffer without a first value; what is staged for a product within one iteration has one.
+# A buffer without a first value; a value staged for a product within one iteration has one.
 _BUFFER = re.compile(r"ttg\.local_alloc(?: \{[^}]*\})? : \(\) ->")
 _PRODUCT = re.compile(r"^\s*(?:%\S+ = )?(?:tt\.dot|ttng\.warp_group_dot|ttng\.tc_gen5_mma)\b.*$", re.M)
 _LOOP = re.compile(r"\s*(?:%\S+ = )?scf\.(?:for|while)\b")
@@ -93,7 +93,7 @@ def product_flops(ttgir: str) -> int:
 
 
 def pass_flops(ttgir: str) -> list[int]:
-    """`product_flops` of one pass of each loop that multiplies and holds no other such loop, in the text's order."""
+    """`product_flops` of one pass of each innermost loop with products, in the text's order."""
     open_: list[list[int]] = []  # of each loop around a line: its indentation, its products, inner loops with products
     found = []
     for line in ttgir.splitlines():
@@ -113,10 +113,10 @@ def pass_flops(ttgir: str) -> list[int]:
 
 
 def _redundancy(launch: CompiledLaunch, whole: Mix, loops: Sequence[Mix]) -> float | None:
-    """matrix_redundancy of CodeFacts.
+    """The matrix_redundancy of CodeFacts.
 
-    By the pass: LLVM duplicates an iteration that pipelining peeled off where two paths lead to it, and 1.25 to 1.5
-    times the products of the text are then issued once (a prompt on an MI355, a cache above 2 GiB on an MI250).
+    Computed a pass, because LLVM duplicates a peeled iteration that two paths lead to: the text then has more products
+    than are issued.
     """
     asked, issued = product_flops(launch.ttgir), whole.matrix_flops
     if not (asked and issued):

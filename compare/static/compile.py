@@ -1,8 +1,8 @@
 """Cross-compile in a child process per target: a compiler that crashes, hangs or floods costs one row and no more.
 
-The parent writes one JSON job a line; the child answers with one event a job (compare.process.channel), and whatever a
-compiler prints lands in the log. A child that dies or passes a job's time limit is replaced behind that job. Between
-two jobs it waits for its next line.
+The parent writes one JSON job a line; the child answers with one event a job (compare.process.channel), and a
+compiler's prints go to the log. A child that dies or exceeds a job's time limit is replaced after that job. Between two
+jobs it waits for its next line.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from compare.process.crew import environment
 from compare.workloads import Workload
 
 LOG_TAIL = 2000  # characters of a trace that an error keeps
-START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core machine took up to 20 s
+START_LIMIT_S = 90.0  # imports on a busy 2-core machine took up to 20 s
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """One launch to compile. `kernel`: an id of the registry. config None: what an untuned user of the GPU gets. lse:
+    """A launch to compile. `kernel`: an id of the registry. config None: what an untuned user of the GPU gets. lse:
     with such a tensor. large_cache: K and V in tensors above 2 GiB."""
 
     workload: Workload
@@ -72,7 +72,7 @@ class Outcome:
 def compile_in_child(jobs: Iterable[Compilation], gpu: Gpu, *, limit_s: float = 120.0) -> Iterator[Outcome]:
     """Compile every job for `gpu`, in order, and yield each outcome as it comes. `limit_s`: of one job.
 
-    A job is taken when the one before has its outcome: `jobs` may take its time, and the child waits for it.
+    A job is taken from `jobs` when the previous one has its outcome, so the iterator may be slow.
     """
     waiting = iter(jobs)
     for job in waiting:
@@ -80,11 +80,11 @@ def compile_in_child(jobs: Iterable[Compilation], gpu: Gpu, *, limit_s: float = 
 
 
 def _one_child(jobs: Iterable[Compilation], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
-    """Outcomes of one child; ends early, its last outcome a crash or timeout, when the child does."""
+    """Outcomes of one child; ends early, with a crash or timeout as the last outcome, when the child does."""
     child = Child(children.command(children.COMPILE), environment("compile"), flood=math.inf)
     limit = limit_s + START_LIMIT_S
     try:
-        with contextlib.suppress(Lost):  # it died at once: the first job hears of it
+        with contextlib.suppress(Lost):  # it died at once: the first job reports it
             child.send(json.dumps(dataclasses.asdict(gpu)).encode())
         for job in jobs:
             try:
@@ -104,7 +104,7 @@ def _one_child(jobs: Iterable[Compilation], gpu: Gpu, limit_s: float) -> Iterato
 
 
 def _compile(job: Compilation, gpu: Gpu) -> dict[str, Any]:
-    """The answer to one job, as JSON-able values. Typed refusals and compiler errors are answers, not crashes."""
+    """The answer to one job, as plain values. Typed refusals and compiler errors are answers, not crashes."""
     from compare.competitors import registry
     from compare.static.crosscompile import static_facts
 
@@ -126,7 +126,7 @@ def _compile(job: Compilation, gpu: Gpu) -> dict[str, Any]:
         return {"status": "unavailable", "reason": str(error)}
     except SpecError as error:
         return answer | {"status": "unsupported", "reason": str(error)}
-    except Exception as error:  # whatever a compiler raises is this job's answer, with its trace
+    except Exception as error:  # any compiler error is this job's answer, with its trace
         first = (str(error).strip().splitlines() or [""])[0]
         tail = traceback.format_exc()[-LOG_TAIL:]
         return answer | {
@@ -138,7 +138,7 @@ def _compile(job: Compilation, gpu: Gpu) -> dict[str, Any]:
 
 
 def _verdict(facts: list[dict[str, Any]], gpu: Gpu) -> dict[str, Any]:
-    """ok, or compile_error for code that compiled and could never be launched; the facts are kept in either case."""
+    """ok, or compile_error for code that compiled but cannot be launched; the facts are kept in either case."""
     for fact in facts:
         if fact["shared_bytes"] > gpu.shared_bytes:
             needs = f"{fact['kernel']} needs {fact['shared_bytes']} B of shared memory"
@@ -148,7 +148,7 @@ def _verdict(facts: list[dict[str, Any]], gpu: Gpu) -> dict[str, Any]:
 
 
 def main() -> None:
-    channel = Channel()  # whatever a compiler prints lands in the log
+    channel = Channel()  # a compiler's prints go to the log
     gpu = Gpu(**json.loads(sys.stdin.readline()))
     for line in sys.stdin:
         channel.send("compiled", **_compile(Compilation.from_json(line), gpu))

@@ -1,6 +1,6 @@
-"""One launch, compiled: what the functional model executes, what facts are read from, what the estimate reasons about.
+"""A compiled launch: what the ISA model executes, what facts are read from, what the estimate uses.
 
-Everything that a driver would need to launch it, and nothing of Triton: bytes, text, numbers and CPU tensors.
+It has everything that a driver needs to launch it, and nothing of Triton: bytes, text, numbers and CPU tensors.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 
 @dataclass(frozen=True)
 class Argument:
-    """One run-time argument: a leaf of what was passed, tuples opened, None and constants dropped.
+    """A run-time argument: a leaf of what was passed, with tuples opened, without None and constants.
 
     name: the parameter's, with `.0`, `.1` for members of a tuple. type: Triton's, as the binder chose it: `*bf16` and
-    other pointers, `i32`, `i64`, `fp32`, `u1`. value: a tensor for a pointer, a number otherwise. Triton passes a
-    Python float as fp32 and a bool as u1.
+    other pointers, `i32`, `i64`, `fp32`, `u1`. value: a tensor for a pointer, else a number. Triton passes a Python
+    float as fp32 and a bool as u1.
     """
 
     name: str
@@ -59,7 +59,7 @@ class CompiledLaunch:
 
     @property
     def sha256(self) -> str:
-        """Of the code object: results are keyed by it."""
+        """The hash of the code object, by which results are keyed."""
         return hashlib.sha256(self.code).hexdigest()
 
     @property

@@ -31,9 +31,9 @@ from compare.static.helion_target import helion_as
 from compare.workloads.workload import empty_output
 
 WITHIN, BEYOND = "within 2 GiB", "beyond 2 GiB"
-COLLECT_AFTER = 200_000  # objects; Helion's tracer makes millions: at Python's 700, collections took 12% of its cells
+COLLECT_AFTER = 200_000  # objects; Python's default of 700 would spend 12% of the time on collections
 _target: list[str] = []  # the arch that this process compiles for, once it has one
-_known: dict[str, Any] = {}  # what `executing` compiled in this process, by the JIT's key
+_known: dict[str, Any] = {}  # what `executing` compiled here, by the JIT's key
 
 
 class CannotCompile(RuntimeError):
@@ -127,7 +127,7 @@ def facts_of(launch: CompiledLaunch, cache: str = WITHIN) -> KernelFacts:
 
 
 def _short(grid: tuple[int, ...]) -> tuple[int, ...]:
-    """Without the dimensions of one program at its end."""
+    """The grid without trailing dimensions of size 1."""
     while len(grid) > 1 and grid[-1] == 1:
         grid = grid[:-1]
     return grid
@@ -140,7 +140,8 @@ def compile_launch(launch: jit.Launch, gpu: Gpu, cache: str = WITHIN) -> KernelF
 
 @contextlib.contextmanager
 def executing(gpu: Gpu, execute: Executor) -> Iterator[list[CompiledLaunch]]:
-    """Inside, a launch of either DSL is compiled for `gpu` and handed to `execute` with its CPU tensors, in order.
+    """In this context a launch of either DSL is compiled for `gpu` and passed to `execute` with its CPU tensors, in
+    order.
 
     The launches are kept in the list; code that two of them share is compiled once. Raises CannotCompile, what the
     compiler raises and what `execute` raises.
@@ -157,7 +158,7 @@ def executing(gpu: Gpu, execute: Executor) -> Iterator[list[CompiledLaunch]]:
 
 
 def claim(arch: str) -> None:
-    """Make this a process that compiles for `arch`, and collects garbage rarely. Raises CannotCompile."""
+    """Dedicate this process to compiling for `arch`, with rare garbage collection. Raises CannotCompile."""
     import triton
 
     if triton.knobs.runtime.interpret:
@@ -169,7 +170,8 @@ def claim(arch: str) -> None:
 
 
 def beyond_2gib(batch: PagedBatch, *, copy: bool = False) -> PagedBatch:
-    """The same batch with K and V as views of storages above 2 GiB, never touched (so never resident) but by `copy`."""
+    """The same batch with K and V as views of storages above 2 GiB, which only `copy` touches, so that they never
+    become resident otherwise."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         storage = torch.empty(2**31 // tensor.element_size() + 1, dtype=tensor.dtype)
@@ -191,9 +193,8 @@ def static_facts(
 ) -> list[KernelFacts]:
     """Facts of every kernel that `kernel_module.launch` would launch for this batch on `gpu`, in launch order.
 
-    batch: on the CPU; no kernel reads its values. large_cache: take K and V to lie in tensors above 2 GiB, as a serving
-    engine's do. Raises CannotCompile, the module's
-    own typed errors, and what the compiler raises.
+    batch: on the CPU; no kernel reads its values. large_cache: take K and V to lie in tensors above 2 GiB, as in a
+    serving engine. Raises CannotCompile, the module's typed errors, and what the compiler raises.
     """
     claim(gpu.arch)
     out = empty_output(batch, features)

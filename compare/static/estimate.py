@@ -43,9 +43,7 @@ from compare.workloads import Workload, cost
 # FLOPs than a tile has.
 
 
-TRANSCENDENTAL = (
-    4  # times the clocks of a plain vector instruction: v_exp runs at a quarter of the rate (AMD CDNA3 ISA)
-)
+TRANSCENDENTAL = 4  # clocks relative to a vector instruction: v_exp (AMD CDNA3 ISA)
 LDS_BYTES = 128  # a clock and compute unit (AMD CDNA3 white paper)
 LANES = 64  # of an AMD wave
 GROUP = 4  # warps that issue one HGMMA together (PTX ISA, wgmma)
@@ -55,8 +53,8 @@ _HMMA = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "16832": 16 * 8 * 32}
 
 @dataclass(frozen=True)
 class TileCode:
-    """One tile of one program. instructions: of each warp. vector, transcendental: of these; where they are not told
-    apart, all are vector ones. shared_bytes: that a warp moves to and from shared memory.
+    """A tile of one program. instructions: of each warp. vector, transcendental: of these; without a distinction all
+    are vector. shared_bytes: that a warp moves to and from shared memory.
 
     matrix_flops: issued by all warps, redundant ones included. ahead: tiles whose loads are in flight while one is
     computed; 0 without a pipeline.
@@ -71,7 +69,7 @@ class TileCode:
     ahead: int
 
     def vector_clocks(self, vector: int) -> float:
-        """Clocks that one warp's tile holds the vector pipe; `vector`: those of a plain instruction."""
+        """Clocks for which one warp's tile occupies the vector pipe; `vector`: those of a plain instruction."""
         return vector * (self.vector + (TRANSCENDENTAL - 1) * self.transcendental)
 
     def alone_clocks(self, dependent: float) -> float:
@@ -110,16 +108,16 @@ def tile_code(work: Work, facts: Mapping[str, Any]) -> TileCode:
 def _looped(loops: Sequence[Mapping[str, Any]], warps: int, ahead: int) -> TileCode:
     """The leanest loop with matrix instructions; loops are compare.static.loops.Mix as plain values, of one wave."""
     loop = min(loops, key=lambda one: (not one["matrix"], one["instructions"]))
-    issues = sum(loop["matrix"].values())  # a matrix instruction takes a vector instruction's turn
+    issues = sum(loop["matrix"].values())  # a matrix instruction takes an issue slot
     moved = sum(int(bits) // 8 * LANES * n for way in ("reads", "writes") for bits, n in loop[f"shared_{way}"].items())
     flops = loop["matrix_flops"] * warps if loop["matrix_flops"] else 0.0
     vector = loop["vector"] + loop["transcendental"] + issues
     return TileCode(warps, loop["instructions"], vector, loop["transcendental"], moved, flops, ahead)
 
 
-SCHEDULERS = 4  # SIMDs of a compute unit (AMD CDNA3 white paper), sub-partitions of a multiprocessor (NVIDIA H100's)
-START_LOADS = 3  # dependent loads before the first product: lengths, page, keys (dsl_*/q_block.py)
-SPREAD = Path(__file__).parent / "estimate_spread.json"  # by vendor: what measured / estimate was, 10% and 90%
+SCHEDULERS = 4  # AMD CDNA3 and NVIDIA H100 white papers
+START_LOADS = 3  # lengths, page, keys, before the first product
+SPREAD = Path(__file__).parent / "estimate_spread.json"  # by vendor: 10% and 90% of measured / estimate
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ class NoEstimate(ValueError):
 
 @dataclass(frozen=True)
 class LaunchEstimate:
-    """One launch, in microseconds. waves: programs over the slots that the GPU has for them."""
+    """A launch, in microseconds. waves: programs over the GPU's slots for them."""
 
     kernel: str
     us: float
@@ -180,9 +178,8 @@ class LaunchEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One call. floor_us: no call is faster from cold caches. us: the estimate; limiter: of the launch that costs most,
-    or `launch` where launching is half of it.
-    """
+    """A call. floor_us: no call is faster from cold caches. us: the estimate; limiter: of the most expensive launch, or
+    `launch` where launching is half of it."""
 
     floor_us: float
     us: float
@@ -213,7 +210,7 @@ def makespan(tiles: Sequence[int], slots: int, per_tile: float, start: float) ->
 
 
 def _tile_clocks(machine: Machine, code: TileCode, latency: float, together: int) -> tuple[float, str]:
-    """Clocks between two tiles of one program where `together` programs share a unit, and what decides."""
+    """Clocks between two tiles of one program where `together` programs share a unit, and what limits them."""
     matrix = code.matrix_flops / machine.matrix
     share = min(code.warps, SCHEDULERS) / SCHEDULERS
     alone = code.alone_clocks(machine.dependent) + matrix / share
@@ -226,7 +223,7 @@ def _tile_clocks(machine: Machine, code: TileCode, latency: float, together: int
 
 
 def estimate_launch(work: Work, facts: Mapping[str, Any], gpu: Gpu) -> LaunchEstimate:
-    """One launch, from what its programs do and the facts of its code object. Raises NoEstimate."""
+    """Estimate one launch from what its programs do and the facts of its code object. Raises NoEstimate."""
     machine, ghz = machine_of(gpu)
     code = tile_code(work, facts)
     held = occupancy(gpu.arch, facts["registers"], facts["shared_bytes"], facts["num_warps"])
@@ -248,8 +245,8 @@ def estimate_launch(work: Work, facts: Mapping[str, Any], gpu: Gpu) -> LaunchEst
 
 
 def _sharing(found: Sequence[Work], spared: int) -> list[Work]:
-    """The launches with `spared` bytes of pages fewer to read, each by its share of all that is read from pages: every
-    sequence is in one of them."""
+    """The launches with `spared` fewer bytes of pages to read, each by its share of all page reads: every sequence is
+    in one of them."""
     paged = sum(work.page_bytes for work in found)
     share = min(spared / paged, 1.0) if paged else 0.0
     return [replace(work, read_bytes=work.read_bytes - int(share * work.page_bytes)) for work in found]
@@ -286,9 +283,9 @@ def estimate(
 def column(
     workload: Workload, kernel_id: str, config: Mapping[str, Any] | None, facts: Sequence[Mapping[str, Any]], gpu: Gpu
 ) -> dict[str, Any] | None:
-    """The estimate as a record of an absent GPU holds it, with the spread of its vendor.
+    """The estimate as a record of an absent GPU holds it, with its vendor's spread.
 
-    The floor alone where the model has no rule for the kernel or the GPU; None where no peak is stated either.
+    Only the floor where the model has no rule for the kernel or the GPU; None where no peak is stated either.
     """
     try:
         said = estimate(workload, kernel_id, config or {}, facts, gpu)
@@ -302,7 +299,7 @@ def column(
 
 @cache
 def spread(vendor: str) -> tuple[float, float] | None:
-    """10% and 90% of measured / estimate over the points of a vendor's page; None where no page is written yet."""
+    """10% and 90% of measured / estimate over the points of a vendor's page; None without a page."""
     known = json.loads(SPREAD.read_text()).get(vendor) if SPREAD.exists() else None
     return (known["p10"], known["p90"]) if known else None
 

@@ -1,7 +1,8 @@
-"""What the programs of a launch do: how many tiles each walks, and which bytes it needs. No GPU and no code object.
+"""What the programs of a launch do: how many tiles each walks, and which bytes it needs; without GPU and code object.
 
-A launch is told by its kernel's symbol (Helion's have the same one behind `_helion_`), its place among the launches of
-the call, and the call's config. Kernels without a rule here (ablations, baselines, anybody's own) have no estimate.
+A launch is identified by its kernel's symbol (Helion's have the same one behind `_helion_`), its place among the call's
+launches, and the call's config. Kernels without a rule here (ablations, baselines, kernels from outside) have no
+estimate.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ LEAST_LANES = 16  # of a padded row (dsl_triton/binding.py)
 @dataclass(frozen=True)
 class Work:
     """tiles: of each program that has any, in launch order. rows, keys: of one tile. tile_bytes: K and V that a tile
-    loads. read_bytes: distinct bytes that the launch needs from memory; write_bytes: what it writes. tile_flops:
-    of the two products of one tile, masked pairs included. page_bytes: those of read_bytes that are K and V in pages,
-    which sequences may share; a scratch, partial results and queries nobody shares.
-    """
+    loads. read_bytes: distinct bytes that the launch reads from memory; write_bytes: bytes that it writes. tile_flops:
+    of a tile's two products, masked pairs included. page_bytes: the read_bytes that are K and V in pages, which
+    sequences may share, unlike scratch, partial results and queries."""
 
     tiles: tuple[int, ...]
     rows: int
@@ -92,8 +92,8 @@ def _sizes(workload: Workload, served: Served) -> tuple[int, int, int]:
 
 
 def _copied_bytes(workload: Workload, triton: bool) -> int:
-    """Bytes of one key and its value in the scratch of `unpaged`: elements of the query's dtype, the scales beside.
-    Triton's rows are padded to powers of two, its descriptors' blocks; Helion's are not."""
+    """Bytes of one key and its value in the scratch of `unpaged`: elements of the query's dtype, and scales. Triton
+    pads rows to powers of two for its descriptors; Helion does not."""
     shape = workload.shape
     sizes = shape.head_size, shape.value_lanes
     lanes = sum(max(LEAST_LANES, power_of_two(size)) for size in sizes) if triton else sum(sizes)
@@ -101,7 +101,7 @@ def _copied_bytes(workload: Workload, triton: bool) -> int:
 
 
 def _part_bytes(shape: AttentionShape) -> int:
-    """Of one row whose tiles several programs share: its sums and statistics."""
+    """Bytes of a row whose tiles several programs share: its sums and statistics."""
     return (shape.value_lanes + STATISTICS) * 4
 
 
@@ -111,9 +111,9 @@ def _tile_flops(shape: AttentionShape, rows: int, keys: int) -> int:
 
 def _attention(workload: Workload, cut: _Blocks, programs: int | None = None, copied: int | None = None) -> Work:
     """A launch of Q Blocks. programs: of a static grid, which shares all tiles evenly. copied: bytes of a key and its
-    value where they come from a scratch; None: from the pages."""
+    value read from a scratch; None: from pages."""
     shape, each_key = workload.shape, key_bytes(workload) if copied is None else copied
-    blocks = _q_blocks(workload, cut)[::-1]  # the longest of a prompt first
+    blocks = _q_blocks(workload, cut)[::-1]  # the longest blocks of a prompt first
     if programs is None:
         dealt = [_segments(block, cut.segments) for block in blocks] if cut.segments > 1 else [blocks]
         each = [tiles for parts in dealt for tiles in parts]
@@ -155,7 +155,7 @@ def _long(query: int) -> bool:
 
 
 def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
-    """A program takes one query token and head, or all tokens of a sequence under one head; a tile is a page."""
+    """A program serves one query token and head, or all tokens of a sequence under one head; a tile is a page."""
     shape, page = workload.shape, workload.shape.block_size
     tiles: list[int] = []
     for query, seq in workload.lens:
@@ -180,7 +180,7 @@ def _parts_read(workload: Workload, cut: _Blocks) -> Work:
 
 
 def _merge(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
-    """The merge of a static grid: two parts of each program at most."""
+    """The merge of a static grid: at most two parts of each program."""
     shape, rows, programs = workload.shape, 0, 0
     for part, served in ((config["decode"], _short), (config["prefill"], _long)):
         if any(query and served(query) for query, _ in workload.lens):
@@ -201,19 +201,19 @@ def _copy(workload: Workload, config: Mapping[str, Any], copied: int) -> Work:
 
 
 def _unpaged(workload: Workload, config: Mapping[str, Any], place: int, copied: int) -> Work:
-    """The first launch reads what was copied; a second one, for what did not fit, finds nothing to do."""
+    """The first launch reads what was copied; the second, for what did not fit, has nothing to do."""
     served = _long if place == 0 else _nobody
     return _attention(workload, _blocks(workload, config["prefill"], served), copied=copied)
 
 
 def _items(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
-    """Counted from the last: the last of them serves the short queries, one before it the long ones."""
+    """Counted from the end: the last launch serves the short queries, the one before it the long ones."""
     name, served = ("decode", _short) if place == -1 else ("prefill", _long)
     return _attention(workload, _blocks(workload, config[name], served), config[name]["programs"])
 
 
 def _reduce(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
-    """Of the short queries first where they have segments, then of the long ones."""
+    """The reduction of the short queries, where they have segments, then of the long ones."""
     if "prefill" not in config:
         return _parts_read(workload, _blocks(workload, config, _everybody))
     cuts = [_blocks(workload, config["decode"], _short), _blocks(workload, config["prefill"], _long)]
@@ -227,7 +227,7 @@ def _segment_programs(workload: Workload, config: Mapping[str, Any], _: int) -> 
     return _attention(workload, _blocks(workload, config, _everybody))
 
 
-# By symbol, Helion's under its own where the DSLs' launches differ.
+# By symbol; Helion's own where the DSLs' launches differ.
 _RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
     "_naive_kernel": _naive,
     "_q_block_kernel": lambda w, c, _: _attention(w, _blocks(w, c, _everybody)),

@@ -15,16 +15,16 @@ from compare.record.records import Evidence, Status
 from compare.static.compile import Compilation, Outcome, compile_in_child
 
 Asked = tuple[str, Compilation]  # a cell's id
-CPUS_PER_LANE, MAX_LANES = 4, 4  # compilers beside a check, which needs a core of its own
-ALONE_CPUS_KEPT, MAX_ALONE = 4, 12  # before a measurement: cores for the processes that compile ahead
+CPUS_PER_LANE, MAX_LANES = 4, 4  # compilers beside a check, which needs its own core
+ALONE_CPUS_KEPT, MAX_ALONE = 4, 12  # before a measurement: cores left to compiling processes
 
 
 class StaticFacts:
     """Compiles own cells for one GPU in child processes, in the background and in the order of asking.
 
-    A lane is a thread and its child. Both wait for the cells that are asked for later, until `close`: a child imports
-    for seconds, and Helion keeps a kernel's trace in it. One thread asks.
-    alone: nothing is timed before `wait` returns. The code that they leave in Triton's disk cache is what is timed.
+    A lane is a thread and its child. Both live until `close`, because a child's imports take seconds, and Helion keeps
+    traces in it. Ask from one thread. alone: nothing is timed before `wait` returns; the code that the lanes leave in
+    Triton's disk cache is what is timed.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class StaticFacts:
             yield cell, outcome
 
     def _hear(self, cells: set[str]) -> None:
-        """Until these have their outcomes."""
+        """Wait for the outcomes of these cells."""
         results = self._pool.results()
         while not cells <= self._found.keys():
             self._found.update([next(results)])
@@ -72,12 +72,12 @@ class StaticFacts:
         return self._found[cell.id]
 
     def close(self) -> None:
-        """End the lanes, each behind the cell that it is at."""
+        """End the lanes, each after its current cell."""
         self._pool.close()
 
 
 def _blamed(asked: Asked, raised: BaseException | None) -> tuple[str, Outcome]:
-    """Somebody waits for a cell whose compiler is gone."""
+    """The outcome of a cell whose compiler is gone."""
     why = f"could not be asked: {type(raised).__name__}: {raised}" if raised else "answered no more"
     return asked[0], Outcome(asked[1], Status.CRASH, reason=f"the compiler {why}")
 
@@ -87,7 +87,7 @@ def _compile_job(cell: Cell, heuristics: str) -> Compilation:
 
 
 def with_facts(fields: dict[str, Any], compiled: Outcome, *, must_compile: bool) -> dict[str, Any]:
-    """The cell with its static facts; where compiling is all that can be done, its failure is the cell's."""
+    """The cell with its static facts; where it can only be compiled, a failure to compile is the cell's."""
     fields.setdefault("config", compiled.config)
     fields.setdefault("config_origin", compiled.config_origin)
     if compiled.status == Status.OK:

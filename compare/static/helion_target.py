@@ -1,7 +1,7 @@
-"""Make Helion generate for a GPU that is not here.
+"""Make Helion generate code for an absent GPU.
 
-On a host without a GPU Helion generates generic code: GQA rows padded through a tower of joins to a 16-row dot, no AMD
-keys, one program for persistent grids. Every name that it asks about the device is replaced here, and only here.
+On a host without a GPU Helion generates generic code: GQA rows padded to a 16-row dot by a tower of joins, no AMD keys,
+one program for persistent grids. Every name that it asks about the device is replaced here, and only here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _min_dot_size(gpu: Gpu) -> Callable[..., tuple[int, ...]]:
 
 
 def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
-    """(module, name, replacement). A name that a module imported by value is replaced there as well."""
+    """(module, name, replacement). A name that a module imported by value is replaced there too."""
     amd = gpu.vendor == "amd"
     capability = (0, 0) if amd else divmod(int(gpu.arch.removeprefix("sm_")), 10)
     hopper_or_later = capability >= (9, 0)
@@ -78,13 +78,13 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
         ("helion.autotuner.config_spec", "device_num_sm", units),
         ("helion.autotuner.config_spec", "num_compute_units", lambda: gpu.units),
         ("helion.autotuner.config_spec", "warps_to_threads", threads),
-        ("helion.autotuner.config_spec", "_regs_per_block", lambda: 65536),  # of NVIDIA, whose alone `maxnreg` is
+        ("helion.autotuner.config_spec", "_regs_per_block", lambda: 65536),  # of NVIDIA, which alone has `maxnreg`
     ]
 
 
 @contextlib.contextmanager
 def helion_as(gpu: Gpu) -> Iterator[None]:
-    """Inside, Helion generates code as if `gpu` were this machine's. Nothing happens where Helion was never imported.
+    """In this context Helion generates code as if `gpu` were this machine's. Does nothing where Helion is not imported.
 
     Raises MissingHook where the installed Helion lacks one of the names.
     """

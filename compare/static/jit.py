@@ -54,7 +54,7 @@ def gpu_target(arch: str) -> Any:
 
 @contextlib.contextmanager
 def patched_run(make: Callable[[Callable], Callable]) -> Iterator[None]:
-    """JITFunction.run replaced by make(the original)."""
+    """Replace JITFunction.run by make(the original)."""
     from triton.runtime.jit import JITFunction
 
     original = JITFunction.run
@@ -66,7 +66,7 @@ def patched_run(make: Callable[[Callable], Callable]) -> Iterator[None]:
 
 
 def plain_grid(function: Any, grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[int, ...]:
-    """The grid as integers, where a launch gave it as a function of its arguments too."""
+    """The grid as integers, where a launch gave it as a function."""
     if callable(grid):
         grid = grid(dict(zip((p.name for p in function.params), args, strict=False)) | kwargs)
     return tuple(int(size) for size in grid)
@@ -74,7 +74,7 @@ def plain_grid(function: Any, grid: Any, args: tuple, kwargs: dict[str, Any]) ->
 
 @contextlib.contextmanager
 def intercepted(instead: Callable[[Launch], Any]) -> Iterator[None]:
-    """Inside, every launch of a Triton kernel is handed to `instead` and not run."""
+    """In this context every launch of a Triton kernel goes to `instead` and does not run."""
 
     def make(original: Callable) -> Callable:
         def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -96,7 +96,7 @@ def recorded() -> Iterator[list[Launch]]:
 
 @contextlib.contextmanager
 def compiled_only() -> Iterator[None]:
-    """Inside, a launch compiles for the GPU that is here, exactly as it would be launched, and runs nothing."""
+    """In this context a launch compiles for the GPU that is here, exactly as it would be launched, and runs nothing."""
 
     def make(original: Callable) -> Callable:
         def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -110,7 +110,7 @@ def compiled_only() -> Iterator[None]:
 
 @contextlib.contextmanager
 def nvidia_launchers() -> Iterator[type]:
-    """Inside, Triton's launchers for NVIDIA can be made, over whatever libcuda.so.1 is loaded; gives their class."""
+    """In this context Triton's launchers for NVIDIA can be made with any loaded libcuda.so.1; yields their class."""
     from triton.backends.nvidia.driver import CudaLauncher, CudaUtils
     from triton.runtime import driver
 
@@ -129,7 +129,7 @@ def flatten(value: Any) -> list[Any]:
 
 
 def _arguments(name: str, value: Any, kind: Any) -> list[Argument]:
-    """The leaves of one argument without what the binder made a constant; `kind` is the binder's type of it."""
+    """The leaves of one argument without those that the binder made constant; `kind` is the binder's type of it."""
     if kind == "constexpr" or value is None:
         return []
     if isinstance(value, tuple | list):

@@ -1,6 +1,6 @@
 """Innermost loops of a kernel's text, and what one wave issues in a pass: the same counts for AMD and NVIDIA code.
 
-A loop is the text between a label and the last branch back to it. Pipelining peels prologues and epilogues off, so
+A loop is the text between a label and the last branch back to it. Pipelining peels off prologues and epilogues, so
 counts of the whole text would count such a loop several times.
 """
 
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 class Mix:
     """Instructions of one wave (AMD) or warp (NVIDIA), counted by class.
 
-    matrix: by shape; matrix_flops: what they multiply and add, None where the code does not say. vector: arithmetic
-    other than matrix and transcendental. loads, stores: of global memory, by bits a lane (`tma`: a descriptor's);
-    to_shared: loads that go past the registers. shared_reads, shared_writes: LDS, by bits a lane (`ldmatrix` is 128).
-    spill_traffic: accesses of scratch. waits: for memory.
+    matrix: by shape; matrix_flops: FLOPs of these, None where the code does not tell. vector: arithmetic other than
+    matrix and transcendental. loads, stores: of global memory, by bits a lane (`tma`: a descriptor's); to_shared: loads
+    that bypass registers. shared_reads, shared_writes: LDS, by bits a lane (`ldmatrix` is 128). spill_traffic: accesses
+    of scratch. waits: for memory.
     """
 
     instructions: int
@@ -39,7 +39,7 @@ class Mix:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one instruction is: a class of Mix, and its key there (shape or bits). flops: of a matrix instruction."""
+    """One instruction: its class in Mix, and its key there (shape or bits). flops: of a matrix instruction."""
 
     kind: str
     key: str = ""
@@ -75,7 +75,7 @@ def mix(seen: Iterable[Seen]) -> Mix:
 
 
 def innermost(branches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Half-open ranges of instructions, from (branch, its target) pairs: backward ones that hold no other."""
+    """Half-open ranges of instructions between a target and its backward branch that contain no other such range."""
     ends: dict[int, int] = {}
     for at, target in branches:
         if target <= at:
@@ -85,13 +85,13 @@ def innermost(branches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def worthwhile(loops: Sequence[Mix]) -> tuple[Mix, ...]:
-    """Those that multiply or read global memory, heaviest first: searches and copies of scalars say nothing."""
+    """The loops that multiply or read global memory, heaviest first; searches and scalar copies are irrelevant."""
     kept = [loop for loop in loops if loop.matrix or loop.loads]
     return tuple(sorted(kept, key=lambda loop: (-(loop.matrix_flops or 0), -loop.instructions)))
 
 
-# The one error of everything that reads compiled code.
+# The error of everything that reads compiled code.
 
 
 class UnreadableCode(RuntimeError):
-    """A code object or text without the note, section or line that a fact is read from; the message names it."""
+    """A code object or text lacks the note, section or line of a fact; the message names it."""

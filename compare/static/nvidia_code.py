@@ -1,4 +1,4 @@
-"""NVIDIA code objects: what `cuobjdump` (it ships inside the triton wheel; no driver is needed) says of a cubin."""
+"""Read NVIDIA code objects with `cuobjdump`, which the triton wheel contains and which needs no driver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
 
 def read(cubin: bytes) -> tuple[Usage, Sass]:
-    """Raises UnreadableCode for bytes that are no whole cubin."""
+    """Read a cubin. Raises UnreadableCode for bytes that are no complete cubin."""
     text = _cuobjdump(cubin)
     usage, sass = _USAGE.search(text), parse(text)
     if not usage or not sass.instructions:
@@ -98,8 +98,8 @@ _UNIFORM = ("U", "S2U", "R2U", "BRA", "EXIT", "CALL", "RET", "BSSY", "BSYNC", "W
 
 
 def _flops(name: str, shape: str) -> int | None:
-    """Of one warp. HMMA.16816 is m16 n8 k16 of a warp; HGMMA.64xNxK is a group of four warps'; UTCHMMA's shape lies in
-    a descriptor (PTX ISA: mma, wgmma, tcgen05.mma)."""
+    """FLOPs of one warp's matrix instruction. HMMA.16816 is m16 n8 k16 of a warp; HGMMA.64xNxK is shared by four warps;
+    UTCHMMA's shape is in a descriptor (PTX ISA: mma, wgmma, tcgen05.mma)."""
     if found := re.fullmatch(r"(\d+)x(\d+)x(\d+)", shape):
         m, n, k = map(int, found.groups())
         return 2 * m * n * k // 4
@@ -110,7 +110,7 @@ def _flops(name: str, shape: str) -> int | None:
 
 
 def classify(opcode: str, operands: str = "") -> Seen:
-    """What one SASS instruction is. Integer arithmetic counts as vector: it shares the issue slots."""
+    """The class of one SASS instruction. Integer arithmetic counts as vector: it shares the issue slots."""
     name, *modifiers = opcode.split(".")
     found = _BITS.search(opcode)
     bits = found[1] if found else "32"
@@ -133,7 +133,7 @@ def spill_stores(sass: Sass) -> Counter[str]:
 
 
 def whole(sass: Sass) -> Mix:
-    """The mix of the whole text without padding."""
+    """The instruction mix of the whole text without padding."""
     return mix(classify(opcode) for _, opcode, _ in sass.instructions)
 
 
@@ -153,8 +153,8 @@ _UNIFORM_REGISTER = re.compile(r"UR\d+")
 
 
 def lost_descriptors(sass: Sass) -> tuple[int, ...]:
-    """Addresses of sums that make a shared-memory descriptor of sm_90 from a register nobody has set: a defect of ptxas
-    12.8.93, gone in 13.0. A product then reads V from anywhere in shared memory, or the program is stopped.
+    """Addresses of additions that make a shared-memory descriptor of sm_90 from an unset register: a defect of ptxas
+    12.8.93, fixed in 13.0. A product then reads V from a wrong place in shared memory, or the program aborts.
 
     A descriptor's upper word holds its swizzle (bits 30, 31) and its stride (bits 0 to 13), and is added as a number:
     `UIADD3.X UR21, UR8, 0x40000040, URZ, UP0, !UPT`. What it is added to is the upper half of a 14-bit address: zero.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Occupancy:
-    """programs: held by one unit at once. waves: of one unit. limit: registers, shared memory or slots."""
+    """programs: that one unit holds at once. waves: of one unit. limit: registers, shared memory or slots."""
 
     programs: int
     waves: int
@@ -21,7 +21,7 @@ class Occupancy:
 
 
 class UnknownArch(KeyError):
-    """An arch whose limits this file does not have."""
+    """An arch whose limits this file lacks."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ _NVIDIA = {
 }
 _REGISTERS, _WARP_GRANULE, _PARTITIONS = 64 * 1024, 256, 4
 _RESERVED, _SHARED_GRANULE = 1024, 128  # of shared memory a block, from sm_80 on
-_AMD_GROUPS = 32  # work groups of several waves that a unit's barriers serve (LLVM: getMaxWorkGroupsPerCU)
+_AMD_GROUPS = 32  # work groups of several waves a unit (LLVM: getMaxWorkGroupsPerCU)
 
 
 def _up(value: int, granule: int) -> int:

@@ -1,9 +1,10 @@
-"""Why one kernel takes longer than another on a batch, from the code of both: no GPU is needed, and nothing is timed.
+"""Explain why one kernel takes longer than another on a batch, from the code of both: no GPU is needed, nothing is
+timed.
 
-Both are compiled for the GPU at the configs that are chosen there. Each launch is told by its facts; of the innermost
-loop with products also what a warp issues for a tile, by kind. The estimate (compare/static/estimate.py) says how long
-each may take and what limits it. Then one property after another of the slower kernel becomes the faster one's, in the
-launch that costs most: the one that shortens the estimate most is the difference that explains most.
+Both are compiled for the GPU at the configs chosen there. Each launch is described by its facts, and by what a warp
+issues for a tile in the innermost loop with products, by kind. The estimate (compare/static/estimate.py) says how long
+each may take and what limits it. Then one property of the slower kernel after another is replaced by the faster one's,
+in the most expensive launch: the one that shortens the estimate most explains most.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from compare.static.estimate_work import Work, works
 from compare.workloads import Workload
 
 KINDS = ("matrix", "transcendental", "vector", "scalar", "loads", "shared_reads", "shared_writes", "barriers", "waits")
-LITTLE = 0.02  # of an estimate: what is told as no difference
+LITTLE = 0.02  # part of an estimate below which there is no difference
 
 
 class NotCompiled(RuntimeError):
@@ -39,7 +40,7 @@ class Side:
 
     @property
     def main(self) -> int:
-        """The launch that costs most."""
+        """The most expensive launch."""
         launches = self.estimate.launches
         return max(range(len(launches)), key=lambda i: launches[i].us)
 
@@ -58,7 +59,7 @@ def sides(workload: Workload, kernels: Sequence[str], gpu: Gpu) -> list[Side]:
 
 
 def loop_of(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The leanest innermost loop with products: a whole tile's; None where no loop has any."""
+    """The leanest innermost loop with products, that of a whole tile; None where there is none."""
     mine = [loop for loop in facts.get("loops", ()) if loop["matrix"]]
     return min(mine, key=lambda loop: loop["instructions"], default=None)
 
@@ -73,7 +74,7 @@ def _fast_for(slow: Mapping[str, Any], fast: Mapping[str, Any], names: Sequence[
     return {**slow, **{name: fast[name] for name in names}}
 
 
-# What of a launch's facts a difference is about, and its words for the slower and the faster launch.
+# The property of a launch's facts that a difference is about, and its words for the slower and the faster launch.
 TRADES: dict[str, tuple[str, ...]] = {
     "instructions a tile": ("instructions", "loops"),
     "kind of product": ("matrix",),
@@ -83,10 +84,10 @@ TRADES: dict[str, tuple[str, ...]] = {
 
 
 def trades(slow: Side, fast: Side, gpu: Gpu) -> dict[str, float]:
-    """Microseconds that the slower kernel's estimate loses by each property of the faster one, the most first.
+    """Microseconds that the slower kernel's estimate loses with each property of the faster one, the most first.
 
-    Properties are taken over in the launch that costs most of either; `launches`: what the others of the slower kernel
-    take beyond those of the faster one; `tiles`: how the batch is cut into programs, segments and tiles.
+    Properties are exchanged in the more expensive launch of either; `launches`: what the slower kernel's other launches
+    take beyond the faster one's; `tiles`: how the batch is cut into programs, segments and tiles.
     """
     a, b = slow.main, fast.main
     facts, theirs = slow.outcome.facts[a], fast.outcome.facts[b]
@@ -102,7 +103,7 @@ def _us(work: Work, facts: Mapping[str, Any], gpu: Gpu) -> float:
 
 
 def _as_cut(slow: Work, fast: Work) -> Work:
-    """The slower launch's batch as the faster one cuts it."""
+    """The slower launch's batch, cut as the faster one cuts it."""
     return replace(fast, read_bytes=slow.read_bytes, write_bytes=slow.write_bytes, page_bytes=slow.page_bytes)
 
 
@@ -149,7 +150,7 @@ def _words(name: str, slow: Side, fast: Side) -> str:
 
 
 def lines(side: Side) -> list[str]:
-    """A kernel's config, launches and loop, as a person reads them."""
+    """A kernel's config, launches and loop, for people."""
     words = registry.config_words(side.outcome.config or {})
     found = [f"{side.kernel}: estimated {side.estimate.us:.1f} us, limited by {side.estimate.limiter}", f"  {words}"]
     for facts, work, said in zip(side.outcome.facts, side.works, side.estimate.launches, strict=True):

@@ -1,4 +1,4 @@
-"""Studies: one question beside speed per file, such as costs, sizes, graphs, races, a server, the checker itself.
+"""Studies: questions beside speed, one a file: costs, sizes, graphs, races, a server, the checker itself.
 
 In: the kernels, the compilers, committed runs. Out: tables and rows that pages and reports quote.
 """

@@ -45,7 +45,7 @@ FIELDS = {"kernel", "gpu", "evidence", "query", "cache", "query_len", "keys", "r
 
 
 def workload(gpu: Gpu, query_is_fp8: bool, query_len: int, keys: int, heads: tuple[int, int, int]) -> Workload:
-    """One sequence over a cache in the GPU's own e4m3, with one scale each for K and V, and for Q where it is fp8."""
+    """One sequence over a cache in the GPU's own e4m3, with one scale each for K and V, and for an fp8 Q."""
     fp8 = torch.float8_e4m3fnuz if gpu.arch == "gfx942" else torch.float8_e4m3fn
     dtype = fp8 if query_is_fp8 else torch.bfloat16
     shape = AttentionShape(*heads, 16, dtype, kv_dtype=None if query_is_fp8 else fp8)
@@ -57,7 +57,7 @@ def inputs(row: Workload, device: torch.device | str) -> tuple[PagedBatch, Featu
     batch = row.batches(1, device)[0]
     features = row.features(batch)
     bits = batch.value_cache.view(torch.uint8)
-    bits.bitwise_and_(0x7F)  # the sign of fp8; NaN of slots that nobody owns may become a number, which nobody reads
+    bits.bitwise_and_(0x7F)  # the sign bit; NaN in slots that nobody owns may become a number
     return batch, features
 
 
@@ -101,7 +101,7 @@ def rows(gpu: Gpu, here: bool) -> Iterator[Workload]:
 
 
 def read(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """The rows of files that `--out` wrote. Raises OSError; ValueError, with the file and line, for another file."""
+    """The rows of files that `--out` wrote. Raises OSError; ValueError, with file and line, for another file."""
     found = []
     for file in files:
         for number, line in enumerate(file.read_text().splitlines() or [""], 1):
@@ -116,7 +116,7 @@ def read(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def table(found: Sequence[dict[str, Any]]) -> list[str]:
-    """Lines of markdown: a line a query and length, a column a kernel and GPU."""
+    """Markdown: a line a query and length, a column a kernel and GPU."""
     columns = list(dict.fromkeys((one["kernel"], one["gpu"], one["evidence"]) for one in found))
     heads = [f"{kernel}, {gpu}" + ("" if evidence == "measured" else ", executed") for kernel, gpu, evidence in columns]
     lines = [

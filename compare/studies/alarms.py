@@ -35,7 +35,7 @@ FOUND = "alarms.jsonl"
 
 
 def in_turn(number: int, share: int) -> list[Right]:
-    """The kernels that are asked the case of this number."""
+    """The kernels that are asked this case."""
     return [right for place, right in enumerate(RIGHT) if place % share == number % share]
 
 
@@ -45,14 +45,14 @@ def num_cases(runs: int, share: int) -> int:
 
 
 def spread(runs: int, share: int, seed: int) -> list[str]:
-    """Cases of the full level, from all of it, on which each kernel is called so often that it makes as many runs."""
+    """Cases from all over the full level, so many that the kernels are called `runs` times."""
     names = list(levels.level("full", seed))
     count = min(len(names), num_cases(runs, share))
     return [names[number * len(names) // count] for number in range(count)]
 
 
 def judged(expression: str, kernels: list[Right], seed: int) -> dict[str, Any]:
-    """{"case", "asked": names, "alarms": {name: what the kit says}}; nothing is asked that no kernel here can do."""
+    """{"case", "asked": names, "alarms": {name: the kit's reason}}; without kernels where none supports the case."""
     found: dict[str, Any] = {"case": expression, "asked": [], "alarms": {}}
     case = asked(expression, seed)
     for kernel in kernels if case else ():
@@ -61,7 +61,7 @@ def judged(expression: str, kernels: list[Right], seed: int) -> dict[str, Any]:
         found["asked"].append(kernel.name)
         if why := _why(case, kernel):
             found["alarms"][kernel.name] = why[:300]
-            case = asked(expression, seed)  # its inputs may be another call's
+            case = asked(expression, seed)  # its inputs may be damaged
     return found
 
 
@@ -93,12 +93,12 @@ def _why(case: Asked, kernel: Right) -> str:
 
 
 def run(path: Path, head: dict[str, int], processes: int = 1) -> Iterator[dict[str, Any]]:
-    """Every case of a run, from its file or judged now and kept there. Raises ValueError for a file of another run."""
+    """Every case of a run, read from its file or judged now and added. Raises ValueError for a file of another run."""
     with closing(Findings(path, head)) as kept:
         known = {found["case"]: found for found in kept.found}
         yield from known.values()
         names = list(enumerate(spread(head["runs"], head["share"], head["seed"])))
-        random.Random(head["seed"]).shuffle(names)  # so that a part of a run is of the whole level too
+        random.Random(head["seed"]).shuffle(names)  # so that a part of a run covers the whole level
         left = [(number, name, head["share"], head["seed"]) for number, name in names if name not in known]
         for done, found in enumerate(_found(left, processes), len(known) + 1):
             kept.add(found)

@@ -1,9 +1,9 @@
 """What each kernel can do, from a conformance run: supported, impossible (with the DSL's error) or not yet.
 
-The file of a run has a line that says what ran, then a line a kernel, case and dtype; on a GPU
-tests/gpu/test_gpu_conformance.py writes it, of all cases. A kernel supports an aspect where every case that has it
-passed and at least one did. It does `not yet` do what it refuses by a typed error that names the aspect. What a DSL
-cannot express at all stands in compare.studies.constructs, each with the error that a test provokes.
+The file of a run has a line that says what ran, then a line for each kernel, case and dtype; on a GPU
+tests/gpu/test_gpu_conformance.py writes it, with all cases. A kernel supports an aspect where every case of it passed
+and at least one did. `not yet` means that it refuses the aspect by a typed error that names it. Constructs that a DSL
+cannot express are in compare.studies.constructs, each with the error that a test provokes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from compare.competitors import registry, sources
 from compare.record import folder as run_folder
 from compare.studies.constructs import CONSTRUCTS
 
-# The aspects of the specification that the capability matrix has rows for, and which named cases have them.
+# The rows of the capability matrix, and which named cases belong to each.
 
 
 def _power_of_two(number: int) -> bool:
@@ -35,7 +35,7 @@ def _empty(case: Case) -> bool:
 
 @dataclass(frozen=True)
 class Aspect:
-    """A row of the matrix. has: whether a case has it, whose cell is in this dtype. feature: as SUPPORTS names it."""
+    """A row of the matrix. has(case, dtype): whether a cell belongs to it. feature: its name in SUPPORTS."""
 
     name: str
     has: Callable[[Case, str], bool]
@@ -95,7 +95,7 @@ OUTCOMES = ("supported", "unsupported", "refused", "failed")
 
 @dataclass(frozen=True)
 class Entry:
-    """state: SUPPORTED, NOT_YET, FAILED or NOT_RUN; passed: cases of the aspect; error: of one that did not."""
+    """state: SUPPORTED, NOT_YET, FAILED or NOT_RUN; passed: how many cases passed; error: of one that did not."""
 
     state: str
     passed: int = 0
@@ -108,7 +108,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Results:
-    """meta: date, commit, device, versions, kernels {id: {supports, source_sha}}; cells as they were written."""
+    """A conformance run. meta: date, commit, device, versions, kernels {id: {supports, source_sha}}; cells as
+    written."""
 
     meta: dict[str, Any]
     cells: tuple[dict[str, Any], ...]
@@ -149,7 +150,7 @@ def _known(kernel_id: str) -> dict[str, Any]:
 
 
 def _kept(path: Path, device: str) -> list[dict[str, Any]]:
-    """Cells of an earlier run on the same device whose kernel has not changed since: a run may come in parts."""
+    """Cells of an earlier run on the same device whose kernel is unchanged: a run may come in parts."""
     if not path.is_file():
         return []
     before = read(path)
@@ -159,7 +160,8 @@ def _kept(path: Path, device: str) -> list[dict[str, Any]]:
 
 
 def write(path: Path, cells: Iterable[dict[str, Any]], device: str) -> None:
-    """A results file, joined to what it held of unchanged kernels; sorted, so that a repetition changes line 1 alone.
+    """Write a results file, with the earlier cells of unchanged kernels; sorted, so that repeating it changes line 1
+    only.
 
     Raises NoResults where `path` holds something else.
     """
@@ -179,7 +181,7 @@ def write(path: Path, cells: Iterable[dict[str, Any]], device: str) -> None:
 
 
 def entry(results: Results, kernel: str, aspect: Aspect) -> Entry:
-    """What the run says of one aspect of one kernel. A refusal of another feature of a case says nothing here."""
+    """What the run says about one aspect of one kernel. A refusal for another feature of a case does not count."""
     mine = [c for c in results.cells if c["kernel"] == kernel and aspect.has(BY_NAME[c["case"]], c["dtype"])]
     failed = [cell for cell in mine if cell["outcome"] == "failed"]
     if failed:
@@ -197,7 +199,7 @@ def matrix(results: Results) -> list[dict[str, Any]]:
 
 
 def differences(results: Results, one: str, other: str) -> str:
-    """The aspects in which two kernels are not equal, as text; empty where they may be compared."""
+    """The aspects in which two kernels differ, as text; empty where they may be compared."""
     absent = [kernel for kernel in (one, other) if kernel not in results.kernels]
     if absent:
         return f"{', '.join(absent)} is not in the conformance run"

@@ -27,24 +27,24 @@ from compare.record.folder import ROOT
 from compare.workloads.numbers import at_least_one
 
 HELP = "processor time of diptych-check's levels for a kernel of torch, of Triton and of Helion"
-KERNELS = {  # what it is, and its name
+KERNELS = {  # name -> (description, kernel)
     "torch": ("a torch callable", "kit_callables:right"),
     "triton": ("a naive Triton kernel, interpreted", "kit_triton:right"),
     "helion": ("a naive Helion kernel, interpreted", "dsl_helion.naive"),
 }
-FOLDER = ROOT / "tests" / "common" / "kit"  # of the first two
+FOLDER = ROOT / "tests" / "common" / "kit"  # of the first two kernels
 LEVELS = ("first", "smoke")
 LIMIT_S = 24 * 3600.0
 
 
 def _spent() -> float:
-    """Processor time of the children that have ended, and of theirs."""
+    """Processor seconds of the children that have ended, with their own children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def once(kernel: str, cases: Sequence[str]) -> dict[str, Any]:
-    """These cases of a kernel in one call of the command: {"processor_s", "judged", "right"}."""
+    """Ask these cases of a kernel in one call of the command: {"processor_s", "judged", "right"}."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, str(ROOT / "diptych_check.py"), kernel, "-n", "2", "--no-minimise"]
@@ -75,7 +75,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def table(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """Seconds of a processor by kernel and level; "about" where a part of the cases was asked."""
+    """Processor seconds by kernel and level; "about" where only a part of the cases was asked."""
     of = {(line["kind"], line["level"]): line for line in lines}
     found = [f"| kernel | {' | '.join(LEVELS)} |", "|---|" + "---:|" * len(LEVELS)]
     for kind, (what, _) in KERNELS.items():

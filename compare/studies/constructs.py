@@ -1,10 +1,10 @@
-"""What the kernels wanted to write and a DSL does not have, with the error that it gives.
+"""Constructs that the kernels wanted and a DSL lacks, with the error that it gives.
 
-docs/capability.md has all of it (compare.studies.capability), docs/features.md what the features met
+docs/capability.md shows all of them (compare.studies.capability), docs/features.md those that features needed
 (compare.pages.features).
 
 `probe` names the function of tests/support/refused_helion.py or tests/support/refused_triton.py that provokes the
-error: a test runs each, so a version that lifts a refusal, or words it otherwise, is noticed. Versions: Helion 1.5.0,
+error: a test runs each, so a version that lifts a refusal, or words it differently, is noticed. Versions: Helion 1.5.0,
 Triton 3.7.1.
 """
 
@@ -18,10 +18,11 @@ HELION_ON_GFX942 = "helion, compiled for gfx942"
 
 @dataclass(frozen=True)
 class Construct:
-    """triton, helion: supported or impossible, with how or what the kernels do instead behind it.
+    """triton, helion: supported or impossible, followed by how, or by what the kernels do instead.
 
-    error: how the refusal begins, type first. probe: (whose, function), HELION_ON_GFX942 where only a compiler of the
-    target refuses; None where nothing is refused. cost: of what the kernels do instead, where a feature met it.
+    error: the beginning of the refusal, type first. probe: (whose, function), HELION_ON_GFX942 where only a compiler
+    for the target refuses; None where nothing is refused. cost: of what the kernels do instead, where a feature needed
+    the construct.
     """
 
     what: str
@@ -33,7 +34,7 @@ class Construct:
 
     @property
     def instead(self) -> str:
-        """What the kernels do where this is impossible; Helion's where it is so in both."""
+        """What the kernels do where this is impossible; Helion's way where it is impossible in both."""
         said = self.helion if self.helion.startswith(IMPOSSIBLE) else self.triton
         return said.removeprefix(f"{IMPOSSIBLE}: ")
 

@@ -44,8 +44,8 @@ ROWS = {
 }
 KERNELS = ("triton/auto", "helion/auto", "triton/unpaged", "helion/unpaged")
 PEERS = ("baseline/vllm_triton", "baseline/aiter_triton")
-HEADS = ((32, 8), (40, 10), (20, 20), (32, 32))  # of the table of dies
-SMALL = L2(size=32 * KIB, slots=2)  # beside 256 keys of 64 lanes what 4 MiB are beside 8k of 128
+HEADS = ((32, 8), (40, 10), (20, 20), (32, 32))  # of the table on dies
+SMALL = L2(size=32 * KIB, slots=2)  # scaled like 4 MiB beside 8k keys of 128 lanes
 INTRO = """# {title}: what the machine code does
 
 Written by `python -m compare study counts --gpu {name} --out docs/results/{name}/counts.md`. Compiled by Triton
@@ -65,7 +65,7 @@ Rows are of {heads} heads of {lanes} lanes in bf16, pages of 16.
 
 
 def plain(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
-    """The config that the rules have, without what follows from the GPU behind them."""
+    """The config of the rules, before it is adjusted to the GPU."""
     dsl, _, name = kernel_id.partition("/")
     rules = registry.load(f"{dsl}/auto").FAMILY.load("heuristics.generic.default")
     if name != "auto":
@@ -80,7 +80,7 @@ def settled(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
 
 
 def counted(kernel: Any, row: Workload, config: Any, gpu: Gpu) -> tuple[list[Counts], str]:
-    """The counts of a call's launches, and why its output is wrong, empty where it is right."""
+    """The counts of a call's launches, and why its output is wrong; empty where it is right."""
     batch = row.batches(1, "cpu")[0]
     features, out = row.features(batch), empty_output(batch, row.features(batch))
     workspace = kernel.workspace(row.shape, Capacity.of(batch), config)
@@ -131,7 +131,7 @@ COLUMNS = (
 
 
 def calls(gpu: Gpu) -> Iterator[tuple[str, str, str, Any, Workload, Any]]:
-    """(row, kernel id, config's name, kernel, workload, config) of each call; peers that are not here are left out."""
+    """(row, kernel id, config's name, kernel, workload, config) of each call, without peers that are not installed."""
     for name, lens in ROWS.items():
         row = Workload(name, lens, SHAPE)
         for kernel_id in KERNELS:
@@ -166,7 +166,7 @@ def by_call(gpu: Gpu) -> tuple[str, list[str]]:
 
 
 def by_dies(gpu: Gpu) -> str:
-    """A prompt of 256 tokens, in the grid's order and with heads first: what eight L2s fetch."""
+    """What eight L2s fetch for a prompt of 256 tokens, in the grid's order and with heads first."""
     columns = (
         ("heads", False), ("order", False), ("programs", True), ("fetched, 4 MiB", True), ("hits", True),
         ("fetched, 32 KiB", True), ("hits", True), ("most matrix work of a die / mean", True),

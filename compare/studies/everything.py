@@ -39,7 +39,7 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Part:
-    """One command of the protocol: the words behind `python -m compare`, to which `--out` its folder is added."""
+    """One command of the protocol: the words after `python -m compare`; `--out` and its folder are added."""
 
     name: str
     words: tuple[str, ...]
@@ -49,7 +49,7 @@ class Part:
 def parts(gpu: str) -> tuple[Part, ...]:
     """The parts, the most important first. gpu: a name of the table, or `auto` for a GPU outside it.
 
-    With `--minutes 10` an H200 finishes doctor, peers and serving; the next call goes on.
+    With `--minutes 10` an H200 finishes doctor, peers and serving; the next call continues.
     """
     run = ("run", "--gpu", gpu, "--max-time", "0.6")
     return (
@@ -86,7 +86,7 @@ def _run(part: Part, folder: Path) -> int:
 
     An uncaught error also exits with 1, so a part must have left files to count.
     """
-    if folder.exists():  # interrupted, or of another commit: keep what it measured
+    if folder.exists():  # interrupted, or of another commit: keep its measurements
         number = next(n for n in range(1, 1000) if not folder.with_name(f"{folder.name}.{n}").exists())
         folder.rename(folder.with_name(f"{folder.name}.{number}"))
     folder.mkdir(parents=True)

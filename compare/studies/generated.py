@@ -105,10 +105,10 @@ def _is(row: dict[str, Any], rung: str, workload: str) -> bool:
 
 
 def pairs(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a rung and workload: sums and worst of the launch's kernels, Triton beside Helion; plain values.
+    """A row for each rung and workload, Triton beside Helion: sums and worst values over the launch's kernels.
 
-    tokens: of the device code that a person wrote, helpers included; generated_tokens: of what Helion made of it.
-    A side that failed has its reason in `<dsl>_failed`.
+    tokens: of the device code that a person wrote, helpers included; generated_tokens: of what Helion makes of it. A
+    failed side has its reason in `<dsl>_failed`.
     """
     table = []
     for rung, workload in dict.fromkeys((row["kernel"].split("/")[1], row["workload"]) for row in found):
@@ -144,7 +144,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 # docs/ablation-facts.md.
 ABLATED_FOR = ("h200", "mi300")
 DECODE, PREFILL = ((1, 2048),) * 8, ((2048, 2048),)
-# The config of the element-wise products, with a product.
+# The config of the element-wise products, used with a product.
 SMALL = {"block_m": 16, "tile_size": 16, "num_warps": 8, "num_stages": 2}
 ABLATION_COLUMNS = (
     "kernel", "registers", "spilled", "shared KB", "pipelined loads", "matrix instructions", "instructions",

@@ -55,7 +55,7 @@ from compare.workloads import parse_lens
 
 HELP = "how long the CPU takes to enqueue a call; --cpu: without a GPU"
 ROUNDS = 7
-CALLS = 200  # a round; the queue of a GPU holds 1024 launches
+CALLS = 200  # a round; a GPU queues 1024 launches
 GOALS = {"triton": 25.0, "helion": 37.0}  # us a call, eager
 CPU_ROUNDS, CPU_CALLS = 25, 2000
 AS_FOR = gpus.resolve("h200")
@@ -125,13 +125,14 @@ def columns(dsl: str, batch: PagedBatch, calls: int) -> dict[str, float | str]:
 
 
 def launched_by_nobody() -> contextlib.AbstractContextManager:
-    """In the context a kept call finds its launches but does not make them."""
+    """In this context a kept call finds its launches but does not make them."""
     return mock.patch.object(PagedAttention, "_again", lambda *given: True)
 
 
 @contextlib.contextmanager
 def driver_of_nothing() -> Iterator[type]:
-    """Inside, Triton compiles its launchers for a driver that does nothing, into a cache of their own; their class."""
+    """In this context Triton compiles its launchers for a driver that does nothing, with a cache of their own; yields
+    their class."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "driver.c"), Path(folder, "libcuda.so.1")
         source.write_text(_DRIVER)
@@ -153,7 +154,7 @@ def compiled(launch: jit.Launch, launcher: type) -> Any:
 
 @contextlib.contextmanager
 def nothing_launched() -> Iterator[list[jit.Launch]]:
-    """Inside, calls on the CPU are kept as on a GPU; lists what the JIT was asked for."""
+    """In this context calls on the CPU are kept as on a GPU; yields the list of launches that the JIT was asked for."""
     dispatched: list[jit.Launch] = []
 
     def instead(launch: jit.Launch) -> Any:
@@ -176,7 +177,7 @@ def nothing_launched() -> Iterator[list[jit.Launch]]:
 
 
 def least_us(call: Callable[[], object], dispatched: list[jit.Launch]) -> float:
-    """Of one core, as others use the cores; `call` has to be kept."""
+    """The least time of a call, in time of one core, because others use the cores; `call` must be kept."""
     call()
     before = len(dispatched)
     call()

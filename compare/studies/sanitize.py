@@ -37,7 +37,7 @@ from compare.workloads.numbers import at_least_one, positive
 
 HELP = "accesses out of bounds and races, by compute-sanitizer"
 
-# page and tile borders, garbage tails, empty sequences, odd sizes, every phase
+# page and tile borders, garbage tails, empty sequences, odd sizes, every class of batch
 CASES = (
     "query-15-16-17",
     "context-page-plus-1",

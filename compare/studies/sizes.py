@@ -31,10 +31,10 @@ from compare.studies import capability
 HELP = "tokens, lines, cyclomatic number and escapes of each kernel's source"
 
 ENTRIES = ("launch", "workspace")
-KERNEL_MAKERS = ("jit", "kernel")  # triton.jit, helion.kernel, binding.kernel: as decorators or as calls
+KERNEL_MAKERS = ("jit", "kernel")  # triton.jit, helion.kernel, binding.kernel: decorators or calls
 ESCAPES = ("inline_triton", "triton_kernel", "inline_asm_elementwise", "gluon", "libdevice")
-VENDORS = ("cuda", "hip")  # below tl.extra: one vendor's instruction
-PLATFORM = ("vendor", "arch", "is_hip", "hip", "can_overlap")  # names by which a line asks for the GPU's make
+VENDORS = ("cuda", "hip")  # below tl.extra: one vendor's instructions
+PLATFORM = ("vendor", "arch", "is_hip", "hip", "can_overlap")  # names that ask which GPU this is
 _LAYOUT = {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
 _BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension, ast.match_case)
 
@@ -53,7 +53,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Source:
-    """What a kernel is made of. escapes: names of what leaves the portable language, sorted; one per place."""
+    """The sizes of a kernel. escapes: sorted names of what leaves the portable language, one for each place."""
 
     kernel: str
     device: Size
@@ -62,7 +62,7 @@ class Source:
 
 
 class _Plain(ast.NodeTransformer):
-    """Takes out what does not run, and gives local names numbers."""
+    """Removes what does not run, and numbers local names."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names
@@ -96,7 +96,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _locals(function: ast.FunctionDef) -> dict[str, str]:
-    """Arguments and assigned names of a function, each with a number in the order of appearance."""
+    """The arguments and assigned names of a function, numbered in order of appearance."""
     found: dict[str, None] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.arg):
@@ -108,7 +108,7 @@ def _locals(function: ast.FunctionDef) -> dict[str, str]:
 
 @cache
 def normalised(function: ast.FunctionDef) -> str:
-    """The function in one layout, with nothing in it that does not run."""
+    """The function in one layout, with only what runs."""
     copy = ast.parse(ast.unparse(function)).body[0]
     plain = _Plain(_locals(copy)).visit(copy)
     return ast.unparse(ast.fix_missing_locations(plain))
@@ -147,12 +147,12 @@ def measure(functions: Iterable[ast.FunctionDef]) -> Size:
 
 @dataclass(frozen=True)
 class _Module:
-    """A source file: its functions, what its names are imported as, and which functions are kernels."""
+    """A source file: its functions, its imported names, and which functions are kernels."""
 
     functions: dict[str, ast.FunctionDef]
     imports: dict[str, tuple[str, str]]  # local name -> (module, name in it; "" for the module itself)
     kernels: frozenset[str]
-    wrapped: dict[str, str]  # a kernel's handle -> the function that it was made of
+    wrapped: dict[str, str]  # a kernel's handle -> its function
 
 
 def _is_maker(node: ast.AST) -> bool:
@@ -191,7 +191,7 @@ def _module(name: str) -> _Module | None:
 
 @cache
 def _named(function: ast.FunctionDef, module: str) -> tuple[tuple[str, str], ...]:
-    """(module, function) of every function of this project that the body names, called or passed on."""
+    """(module, function) of every function of this project that the body names, whether called or passed."""
     return tuple(_each_named(function, module))
 
 
@@ -217,7 +217,7 @@ def _is_kernel(place: tuple[str, str]) -> bool:
 
 
 def _reached(starts: Iterable[tuple[str, str]], package: str) -> dict[tuple[str, str], ast.FunctionDef]:
-    """The functions of `package` that are reached from `starts`, with them, in the order of discovery."""
+    """The functions of `package` reachable from `starts`, these included, in order of discovery."""
     found: dict[tuple[str, str], ast.FunctionDef] = {}
     left = list(starts)
     while left:

@@ -1,6 +1,6 @@
-"""Conflicts of banks: clocks that LDS takes for one access over the fewest that it could take.
+"""LDS bank conflicts: the clocks that an access takes over the fewest that it could take.
 
-An access of a wave is served in phases. In a phase each bank gives one word of 4 bytes, so lanes that want different
+A wave's access is served in phases. In a phase each bank delivers one word of 4 bytes, so lanes that want different
 words of one bank wait for each other; lanes that want the same word share it.
 
 gfx942 (gfx90a): 32 banks; a phase takes 32 words: 8 lanes of 16 bytes, 16 of 8, 32 of 4 (Composable Kernel,
@@ -27,7 +27,7 @@ def lanes(arch: str, way: str, size: int) -> np.ndarray:
     """int [phases, lanes of a phase]: which lanes of a wave are served together. way: read or write; size: bytes."""
     words = PHASE * (BANKS[arch] // PHASE if way == "read" else 1)
     together = min(words * WORD // max(size, WORD), 64)
-    together = 1 << (together.bit_length() - 1)  # 12 bytes a lane: as many lanes as a power of two
+    together = 1 << (together.bit_length() - 1)  # 12 bytes a lane: lanes in a power of two
     if way == "read" and size == 16:
         half = np.array(_HALF if BANKS[arch] == 32 else _HALF_64)
         return np.concatenate([half, half + 32]).reshape(-1, together)
@@ -35,7 +35,7 @@ def lanes(arch: str, way: str, size: int) -> np.ndarray:
 
 
 def clocks(arch: str, way: str, size: int, at: np.ndarray, mask: np.ndarray) -> tuple[int, int]:
-    """(clocks taken, fewest that so many words could take). at: int [n, 64], byte addresses; mask: bool [n, 64]."""
+    """(clocks taken, fewest for so many words). at: int [n, 64], byte addresses; mask: bool [n, 64]."""
     order = lanes(arch, way, size)
     count = max(size // WORD, 1)
     word = (at // WORD)[:, order][..., None] + np.arange(count)

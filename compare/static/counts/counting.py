@@ -22,7 +22,7 @@ from compare.static.isa.execute import execute
 from compare.static.isa.watch import Watch
 from compare.static.occupancy import Occupancy
 
-_HINTS = {"nt", "sc0", "sc1"}  # bits of a load that tell the caches how to keep its line
+_HINTS = {"nt", "sc0", "sc1"}  # bits of a load that tell caches how to keep its line
 _NO_LINE = np.uint64(2**64 - 1)
 
 
@@ -61,16 +61,16 @@ class Counts:
     occupancy: Occupancy | None
 
     def l2(self, l2: L2) -> Fetches:
-        """What the dies fetch of this launch's loads."""
+        """What the dies fetch for this launch's loads."""
         return fetches(self.accesses, l2)
 
     def unevenness(self, dies: int) -> float:
-        """Matrix work of the die that has most of it, over the mean."""
+        """The matrix work of the busiest die over the mean."""
         each = [float(self.work[die::dies].sum()) for die in range(dies)]
         return max(each) * dies / sum(each) if sum(each) else 1.0
 
     def executed(self, l2: L2) -> dict[str, int]:
-        """What a record keeps of a launch: sums, by name."""
+        """The sums that a record keeps of a launch, by name."""
         found = self.l2(l2)
         return {
             "workgroups": self.programs,
@@ -161,7 +161,7 @@ def counted(compiled: CompiledLaunch) -> Counts:
 
 
 def _instructions(watch: Counting, assembly: str, programs: int) -> dict[str, Any]:
-    """The fields of Counts that follow from which blocks ran how often."""
+    """The fields of Counts that depend on how often each block ran."""
     listing = amd_code.parse(assembly).instructions
     names, kinds, matrix, work = Counter(), Counter(), Counter(), np.zeros(programs)
     buffers = hinted = 0
@@ -186,7 +186,8 @@ def _instructions(watch: Counting, assembly: str, programs: int) -> dict[str, An
 
 @contextmanager
 def counting(gpu: Gpu) -> Iterator[list[Counts]]:
-    """Inside, launches of either DSL are compiled for `gpu`, executed in the model on their CPU tensors, and counted.
+    """In this context launches of either DSL are compiled for `gpu`, executed in the model on their CPU tensors, and
+    counted.
 
     Raises what `executing` raises.
     """

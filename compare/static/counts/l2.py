@@ -1,9 +1,9 @@
 """Which lines each die's L2 fetches, for programs in the order in which they are dealt to the dies.
 
-Workgroup i starts on die i modulo the number of dies. A die runs `slots` of its programs at once, which ask for their
-lines in turn, one access each; the next program starts where one ends. An L2 keeps the lines that were used last. The
-L2s do not know of each other: a line that programs of two dies read is fetched twice. AMD CDNA 3 white paper (8 dies,
-4 MiB of L2 each, lines of 128 bytes); ROCm, MI300X workload tuning (workgroups round robin over the dies).
+Workgroup i runs on die i modulo the number of dies. A die runs `slots` of its programs at once, which ask for their
+lines in turn, one access each; the next program starts where one ends. An L2 keeps the most recently used lines. The
+L2s are independent: a line that programs of two dies read is fetched twice. AMD CDNA 3 white paper (8 dies, 4 MiB of L2
+each, lines of 128 bytes); ROCm, MI300X workload tuning (workgroups round robin over the dies).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class L2:
 
 @dataclass(frozen=True)
 class Fetches:
-    """asked: lines that the accesses touch. distinct: of these, different ones. each: what each die fetches."""
+    """asked: lines that the accesses touch. distinct: different lines among them. each: what each die fetches."""
 
     asked: int
     distinct: int
@@ -37,12 +37,12 @@ class Fetches:
 
     @property
     def times(self) -> float:
-        """How often a line is fetched, over all dies: 1 at best."""
+        """How often a line is fetched over all dies: 1 at best."""
         return sum(self.each) / self.distinct if self.distinct else 0.0
 
     @property
     def hits(self) -> float:
-        """Share of the asked lines that an L2 holds."""
+        """The share of asked lines that an L2 holds."""
         return 1 - sum(self.each) / self.asked if self.asked else 0.0
 
 

@@ -20,7 +20,7 @@ _SIZES = {"dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16, "ushort": 2, "
 _LDS_SIZES = {"b8": 1, "u8": 1, "i8": 1, "b16": 2, "u16": 2, "i16": 2, "b32": 4, "b64": 8, "b96": 12, "b128": 16,
               "u16_d16": 2, "u16_d16_hi": 2, "b16_d16_hi": 2, "u8_d16": 1, "u8_d16_hi": 1, "b8_d16_hi": 1}  # fmt: skip
 _ATOMICS = ("add", "sub", "swap", "or", "and", "xor", "umax", "umin", "smax", "smin")
-_CACHE = ("sc1", "nt", "glc", "slc")  # where a load may be cached; a functional model has no caches
+_CACHE = ("sc1", "nt", "glc", "slc")  # cache hints; a functional model has no caches
 
 
 def _registers(data: np.ndarray, kind: str, w: Waves, first: int) -> np.ndarray:
@@ -92,7 +92,7 @@ def _global_address(one: Instruction, lane: str, base: str) -> Callable[[Waves],
 
 
 def _lds_block(w: Waves, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where a load straight to LDS puts its bytes: m0, then lane after lane. (waves, address) of every lane."""
+    """(waves, address) of every lane for a load straight to LDS: m0, then lane after lane."""
     at = w.s[M0][w.here].astype(np.int64)[:, None] + LANES * size
     return np.repeat(w.waves, 64), at.reshape(-1)
 
@@ -150,7 +150,7 @@ def vector_memory(one: Instruction, agprs: int) -> Step:
 
 
 def atomic(one: Instruction, agprs: int) -> Step:
-    """global_atomic_*: lane after lane; with sc0 the old value comes back."""
+    """global_atomic_*: lane after lane; with sc0 the old value is returned."""
     operation, returns = one.base.removeprefix("global_atomic_"), one.flags("sc0")
     one.flags("sc1", "nt")
     texts = list(one.operands)
@@ -169,7 +169,7 @@ def atomic(one: Instruction, agprs: int) -> Step:
 
 
 def scratch(one: Instruction, agprs: int) -> Step:
-    """scratch_load, scratch_store of whole words: memory of one lane."""
+    """scratch_load and scratch_store of whole words, in a lane's own memory."""
     way, kind = re.fullmatch(r"scratch_(load|store)_(\w+)", one.base).groups()
     count, texts = _SIZES[kind] // 4, list(one.operands)
     row = vector(texts.pop(0 if way == "load" else 1), agprs)
@@ -192,7 +192,7 @@ def scratch(one: Instruction, agprs: int) -> Step:
 
 
 def lds(one: Instruction, agprs: int) -> Step:
-    """ds_read and ds_write, one or two spots (offset0 and offset1, in elements or, for st64, in 64 of them)."""
+    """ds_read and ds_write of one or two places (offset0 and offset1, in elements or, for st64, in 64 of them)."""
     way, two, strided, kind = re.fullmatch(r"ds_(read|write)(2)?(st64)?_(\w+)", one.base).groups()
     size, at = _LDS_SIZES[kind], bits(one.operands[0 if way == "write" else 1], agprs)
     unit = size * (64 if strided else 1)
@@ -242,7 +242,7 @@ def transposed(one: Instruction, agprs: int) -> Step:
 
 
 def across_lanes(one: Instruction, agprs: int) -> Step:
-    """ds_bpermute_b32 and ds_swizzle_b32: a lane reads another's register, through LDS hardware but not its bytes."""
+    """ds_bpermute_b32 and ds_swizzle_b32: a lane reads another's register, through LDS hardware but not LDS memory."""
     row, value = vector(one.operands[0], agprs), bits(one.operands[-1], agprs)
     if one.base == "ds_swizzle_b32":
         found = re.fullmatch(r"swizzle\(SWAP,\s*(\d+)\)", one.take("offset", ""))
@@ -278,7 +278,8 @@ DECODERS: dict[str, Callable[[Instruction, int], Step]] = {
 
 
 def counters(text: str) -> Step:
-    """s_waitcnt: what it lets land. LDS answers in order, scalar loads in any: only a wait for none proves those."""
+    """s_waitcnt: which accesses it completes. LDS answers in order, scalar loads in any order: only a wait for zero
+    completes those."""
     limits = {name: int(value) for name, value in re.findall(r"(vmcnt|lgkmcnt|expcnt)\((\d+)\)", text)}
     if not limits or register(text):
         raise NotExecutable("s_waitcnt", text)

@@ -1,4 +1,4 @@
-"""Numbers: from one type to another, fused products, what overflows, and several in one register."""
+"""Convert between number types; fused products, overflows, and several numbers in one register."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ U, F, _U64, _I64 = np.uint32, np.float32, np.uint64, np.int64
 
 
 def exact_fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c in float64, so that rounding it to fewer bits rounds once. The product of two float32 is exact there,
-    and the sum nearly is: where it may lie half way between two narrower numbers, what it dropped decides, so there its
-    last bit says that something was dropped."""
+    """a * b + c in float64, so that rounding it to fewer bits rounds once.
+
+    The product of two float32 is exact there, and the sum nearly is: where it may lie half way between two narrower
+    numbers, its last bit records that something was dropped.
+    """
     product, c = np.broadcast_arrays(np.asarray(a, np.float64) * b, np.asarray(c, np.float64))
     total = np.asarray(product + c)
     round_ = ((total.view(_U64) & _U64(0x0FFFFFFF)) == 0) & (total != 0)
@@ -42,7 +44,7 @@ def f32_to_bf16(x: Any) -> Any:
 
 
 def overflowing(function: Callable) -> Callable:
-    """A float16 result: where MODE clamps, an infinity that no source had is the largest number."""
+    """A float16 result: where MODE clamps, an infinity that no source had becomes the largest number."""
 
     def clamped(*values: Any) -> Any:
         *sources, clamps = values

@@ -34,7 +34,7 @@ def _lanes_read(one: Instruction) -> tuple[np.ndarray, np.ndarray]:
 
 
 def permutation(one: Instruction) -> tuple[Callable, np.ndarray]:
-    """What permutes source 0, and the lanes that are written."""
+    """The permutation of source 0, and the lanes that are written."""
     lane, there = _lanes_read(one)
     zero = one.take("bound_ctrl", "off") == "1"
     rows, banks = one.number("row_mask", "0xf"), one.number("bank_mask", "0xf")

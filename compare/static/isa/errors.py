@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class NotExecutable(Exception):
-    """The model does not know an instruction, or a form of it; `mnemonic` names it. Never a verdict on the kernel."""
+    """The model does not know an instruction or its form; `mnemonic` names it. Never a verdict on the kernel."""
 
     def __init__(self, mnemonic: str, why: str = "") -> None:
         self.mnemonic = mnemonic
@@ -12,8 +12,9 @@ class NotExecutable(Exception):
 
 
 class ForeignCode(ValueError):
-    """Assembly text that is not of a CDNA kernel; the message says what was found and what is allowed."""
+    """Assembly text of something other than a CDNA kernel; the message says what was found and what is allowed."""
 
 
 class Fault(Exception):
-    """The code did what no right kernel does: address outside the tensors, a race in LDS, a barrier not all reach."""
+    """The code did what no right kernel does: an address outside the tensors, a race in LDS, a barrier that not all
+    waves reach."""

@@ -32,7 +32,7 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _hidden(kind: str, compiled: CompiledLaunch) -> int | None:
-    """What the runtime fills in; None for what no kernel of ours has read yet."""
+    """The value that the runtime fills in; None for what none of our kernels has read yet."""
     sizes = {f"hidden_block_count_{axis}": count for axis, count in zip("xyz", compiled.grid, strict=True)}
     sizes |= {"hidden_group_size_x": compiled.num_warps * 64, "hidden_group_size_y": 1, "hidden_group_size_z": 1}
     sizes |= {f"hidden_{name}_{axis}": 0 for name in ("remainder", "global_offset") for axis in "xyz"}
@@ -40,7 +40,7 @@ def _hidden(kind: str, compiled: CompiledLaunch) -> int | None:
 
 
 def _leaves(argument: Argument) -> list[Any]:
-    """What the launcher passes: a tensor descriptor goes as its base, shape, strides, two flags, shape and strides."""
+    """What the launcher passes: a tensor descriptor becomes its base, shape, strides, two flags, shape and strides."""
     value = argument.value
     if argument.type.startswith("tensordesc"):
         shape = [*map(int, value.shape), *map(int, value.strides)]
@@ -49,7 +49,7 @@ def _leaves(argument: Argument) -> list[Any]:
 
 
 def _block(note: amd_code.Note, compiled: CompiledLaunch, values: list[Any]) -> np.ndarray:
-    """The argument segment; what is not filled in is 0xA5, so that reading it shows."""
+    """The argument segment; unfilled bytes are 0xA5, so that reading them shows."""
     visible = [one for one in note.arguments if not one[0].startswith("hidden_")]
     agree = all((one[0] == "by_value") != torch.is_tensor(value) for one, value in zip(visible, values, strict=False))
     if len(values) > len(visible) or not agree:
@@ -68,10 +68,10 @@ def _block(note: amd_code.Note, compiled: CompiledLaunch, values: list[Any]) -> 
 
 
 def execute(compiled: CompiledLaunch, program: Program | None = None, watch: Watch | None = None) -> dict[str, Any]:
-    """Run a launch in the model, in place. Returns its counters. program: other code than the launch's own, decoded.
-    watch: who is told what happens.
+    """Run a launch in the model, in place; returns its counters.
 
-    Raises NotExecutable, ForeignCode or UnreadableCode before anything ran, Fault (or NotExecutable) while it ran.
+    program: decoded code other than the launch's own. watch: is told what happens. Raises NotExecutable, ForeignCode or
+    UnreadableCode before anything runs, Fault (or NotExecutable) while it runs.
     """
     note = amd_code.read_note(compiled.code)
     program = program or _program(compiled.assembly)

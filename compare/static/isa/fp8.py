@@ -1,4 +1,4 @@
-"""Floats of 8 bits: e4m3 and e5m2, as OCP has them (gfx950) or `fnuz`, with one NaN and no infinity (gfx942)."""
+"""8-bit floats: e4m3 and e5m2, in OCP's form (gfx950) or `fnuz`, with one NaN and no infinity (gfx942)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 
 from compare.static.isa.errors import NotExecutable
 
-MANTISSA = {"fp8": 3, "bf8": 2}  # bits of it, by the name in a mnemonic
+MANTISSA = {"fp8": 3, "bf8": 2}  # mantissa bits, by the name in a mnemonic
 
 
 @functools.cache
 def _magnitudes(mantissa: int, fnuz: bool) -> tuple[np.ndarray, int]:
-    """float64 [129]: what each code without its sign is, and the next power of two; the code of the largest number."""
+    """float64 [129]: the value of each code without its sign, and the next power of two; the code of the largest
+    number."""
     code, bias = np.arange(129), 2 ** (6 - mantissa) - 1 + fnuz
     exponent, digits = code >> mantissa, code & ((1 << mantissa) - 1)
     whole = np.where(exponent > 0, digits + (1 << mantissa), digits)
@@ -24,7 +25,7 @@ def _magnitudes(mantissa: int, fnuz: bool) -> tuple[np.ndarray, int]:
 
 @functools.cache
 def _values(mantissa: int, fnuz: bool) -> np.ndarray:
-    """float32 [256]: what each code is."""
+    """float32 [256]: the value of each code."""
     magnitudes, largest = _magnitudes(mantissa, fnuz)
     positive = magnitudes[:128].copy()
     positive[largest + 1 :] = np.nan
@@ -42,9 +43,9 @@ def decode(code: Any, name: str, fnuz: bool) -> Any:
 
 
 def encode(x: Any, name: str, fnuz: bool, clamps: Any) -> Any:
-    """float32 -> uint32 with the code, to nearest even. What is too large becomes the largest number where MODE clamps,
-    else infinity where the format has one, else NaN. Raises NotExecutable for an infinity that would be clamped: AMD's
-    texts do not say what becomes of it."""
+    """float32 -> uint32 with the code, rounded to nearest even. An overflow becomes the largest number where MODE
+    clamps, else infinity where the format has one, else NaN. Raises NotExecutable for a clamped infinity: AMD's texts
+    do not define it."""
     if (np.isinf(x) & clamps).any():
         raise NotExecutable(f"v_cvt_pk_{name}_f32", "of an infinity, where MODE clamps")
     magnitudes, largest = _magnitudes(MANTISSA[name], fnuz)
@@ -56,5 +57,5 @@ def encode(x: Any, name: str, fnuz: bool, clamps: Any) -> Any:
     beyond = nan if fnuz or name == "fp8" else largest + 1
     code = np.where(code > largest, np.where(clamps, largest, beyond), code)
     code = np.where(np.isnan(x), nan, code)
-    unsigned = fnuz & (code % 0x80 == 0)  # zero has no sign, and NaN is what a negative zero would be
+    unsigned = fnuz & (code % 0x80 == 0)  # zero has no sign; negative zero's code is NaN
     return (code | np.where(np.signbit(x) & ~unsigned, 0x80, 0)).astype(np.uint32)

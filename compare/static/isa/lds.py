@@ -1,8 +1,8 @@
-"""LDS: bytes shared by the waves of a workgroup, and who touched them since the last barrier.
+"""LDS: bytes shared by a workgroup's waves, with a record of who accessed them since the last barrier.
 
-Waves run in step, so a missing barrier would not show in the values; the order that the hardware may choose does: a
-read of what another wave wrote since the last barrier both have passed, or a write that changes what another has read
-or written since, is a race and a Fault. A write that changes nothing races with nobody.
+The model's waves run in step, so a missing barrier would not change values. Instead, an access that depends on an order
+which the hardware may choose is a race and a Fault: a read of what another wave wrote since the last common barrier, or
+a write that changes what another wave has read or written since. A write that changes nothing is no race.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import numpy as np
 
 from compare.static.isa.errors import Fault
 
-GRANULE = 4  # bytes that one note is kept for: two waves may write the two halves of a word
+GRANULE = 4  # bytes of one record: two waves may write the halves of a word
 
 
 class Lds:
-    """`groups` workgroups with `size` bytes and `per_group` waves each. Starts as 0xA5: nobody may rely on zeros."""
+    """`groups` workgroups with `size` bytes and `per_group` waves each. Filled with 0xA5: nobody may rely on zeros."""
 
     def __init__(self, groups: int, size: int, per_group: int) -> None:
         self.size = -(-max(size, 4) // 16) * 16
         self.limit, self.per_group = size, per_group
         self.bytes = np.full(groups * self.size, 0xA5, np.uint8)
         self.views = {n: self.bytes.view(d) for n, d in ((1, np.uint8), (2, np.uint16), (4, np.uint32))}
-        self.epoch = np.ones(groups * per_group, np.int32)  # barriers that each wave has passed, and 1
+        self.epoch = np.ones(groups * per_group, np.int32)  # barriers that each wave has passed, plus 1
         notes = (per_group, groups * self.size // GRANULE) if per_group > 1 else (1, 0)
         self.read_at, self.written_at = np.zeros(notes, np.int32), np.zeros(notes, np.int32)
         self.latest: tuple[bool, np.ndarray, np.ndarray] | None = None  # (reading, waves, granules) of the last access
@@ -62,7 +62,7 @@ class Lds:
         self.views[word][spots] = values
 
     def _compare(self, waves: np.ndarray, granules: np.ndarray, reading: bool, parts: bool = False) -> None:
-        """Raise Fault where another wave's access since the last barrier is in the way. parts: of a granule."""
+        """Raise Fault where another wave's access since the last barrier conflicts. parts: of a granule."""
         slot, epoch = waves % self.per_group, self.epoch[waves][:, None]
         for distance in range(1, self.per_group):
             other = ((slot + distance) % self.per_group)[:, None]
@@ -79,7 +79,7 @@ class Lds:
                 )
 
     def unproved(self, note: tuple[bool, np.ndarray, np.ndarray]) -> None:
-        """Of an access that no wait had proved done when its waves passed a barrier: it counts behind it, too."""
+        """An access that no wait had completed when its waves passed a barrier also counts after the barrier."""
         reading, waves, granules = note
         notes = self.read_at if reading else self.written_at
         notes[(waves % self.per_group)[:, None], granules] = self.epoch[waves][:, None]

@@ -1,4 +1,4 @@
-"""Runs a kernel: workgroups in batches, waves that stand at the same instruction together, barriers, counters."""
+"""Run a kernel: workgroups in batches, waves at the same instruction together, barriers, counters."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from compare.static.isa.state import POISON, VCC, Waves
 from compare.static.isa.text import Instruction, Listing, parse
 from compare.static.isa.watch import Watch
 
-BATCH_WAVES = 256  # more at a time cost memory and bring no speed: a register then is 64 KiB
-PATIENCE = 4096  # blocks that one group of waves may run while others wait elsewhere: spinning must not starve them
+BATCH_WAVES = 256  # more cost memory and bring no speed
+PATIENCE = 4096  # blocks that a group of waves may run while others wait: spinning must not starve them
 NOTHING = ("s_nop", "s_setprio", "s_sleep", "s_sched_barrier", "s_sched_group_barrier", "buffer_inv", "buffer_wbl2")
 CONDITIONS = ("scc0", "scc1", "vccz", "vccnz", "execz", "execnz")
 FLOW = ("s_branch", "s_endpgm", "s_barrier", *(f"s_cbranch_{condition}" for condition in CONDITIONS))
@@ -35,9 +35,9 @@ def known() -> tuple[str, ...]:
 
 
 def decode(one: Instruction, agprs: int) -> Callable[[Waves], None] | None:
-    """What one instruction does to the selected waves; None where a functional model has nothing to do.
+    """A function that does an instruction for the selected waves; None where a functional model has nothing to do.
 
-    Raises NotExecutable for a mnemonic or a form that is not known.
+    Raises NotExecutable for an unknown mnemonic or form.
     """
     if one.mnemonic in NOTHING:
         return None
@@ -55,7 +55,7 @@ def decode(one: Instruction, agprs: int) -> Callable[[Waves], None] | None:
 
 @dataclass(frozen=True)
 class Block:
-    """Instructions [begin, end) without a branch inside; `last` is the one that decides where a wave goes on."""
+    """Instructions [begin, end) without a branch inside; `last` decides where a wave continues."""
 
     end: int
     steps: tuple[tuple[Callable[[Waves], None], Instruction], ...]
@@ -69,7 +69,7 @@ class Program:
 
     def __init__(self, assembly: str) -> None:
         self.listing: Listing = parse(assembly)
-        last = {"v": 0, "a": -1}  # the highest register of each kind that the text names
+        last = {"v": 0, "a": -1}  # the highest register of each kind in the text
         for text in (text for one in self.listing.instructions for text in one.operands):
             for kind, low, high in _VECTORS.findall(text):
                 last[kind] = max(last[kind], int(high or low))
@@ -94,7 +94,7 @@ class Program:
                 counts["matrix instructions"] += 1
             try:
                 step = decode(one, self.arch_vgprs)
-            except (IndexError, ValueError) as error:  # fewer operands, or other ones, than the mnemonic has
+            except (IndexError, ValueError) as error:  # fewer or other operands than the mnemonic has
                 raise NotExecutable(one.mnemonic, f"{one.operands}: {error}") from error
             steps += [(step, one)] if step else []
             if i + 1 in begins:
@@ -162,7 +162,7 @@ class _Batch:
                 pass
 
     def _block(self, begin: int) -> int | None:
-        """Run one block; the next one where all selected waves go there and no others wait, else None."""
+        """Run one block; returns the next one where all selected waves go there and no others wait, else None."""
         w, block = self.waves, self.program.blocks[begin]
         if w.watch:
             w.watch.ran(begin, block.end, w.groups)

@@ -1,4 +1,4 @@
-"""MFMA: where the lanes keep the elements of A, B, C and D (AMD matrix instruction calculator), and the product."""
+"""MFMA: where lanes keep the elements of A, B, C and D (AMD matrix instruction calculator), and the product."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def shape_of(mnemonic: str) -> tuple[int, int, int, str]:
 
 
 def flops(mnemonic: str) -> int:
-    """Multiply-adds times two that one wave issues."""
+    """FLOPs (two a multiply-add) that one wave issues."""
     side, depth, blocks, _ = shape_of(mnemonic)
     return 2 * side * side * depth * blocks
 
 
 def operand_element(side: int, depth: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(block, row, k), each int [elements a lane, 64]: what element e of lane l of A is; of B likewise, by column."""
+    """(block, row, k), each int [elements a lane, 64]: which element of A is element e of lane l; for B likewise, by
+    column."""
     per_lane = side * depth * blocks // 64
     e, group = np.arange(per_lane)[:, None], LANES // side
     return (group // (64 // side // blocks) + 0 * e, LANES % side + 0 * e,
@@ -50,7 +51,7 @@ def operand_element(side: int, depth: int, blocks: int) -> tuple[np.ndarray, np.
 
 
 def result_element(side: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(block, row, column), each int [registers, 64]: what register r of lane l of C and D is."""
+    """(block, row, column), each int [registers, 64]: which element of C and D is in register r of lane l."""
     r = np.arange(side * side * blocks // 64)[:, None]
     if blocks > 1:
         return LANES // side + 0 * r, r + 0 * LANES, LANES % side + 0 * r
@@ -58,8 +59,8 @@ def result_element(side: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def _types(one: Instruction, kind: str) -> list[str]:
-    """The types of A and B. Those of 4 and 6 bits are refused: with 8, it does not matter which bytes are which k, for
-    A and B agree."""
+    """The types of A and B. Types of 4 and 6 bits are refused; for 8 bits the order of k in a register does not matter,
+    because A and B agree."""
     if kind != "f8f6f4":
         return kind.split("_") if kind.endswith("8") else [kind, kind]
     names = [list(MANTISSA)[number : number + 1] for number in (one.number("cbsz"), one.number("blgp"))]
@@ -107,6 +108,6 @@ def decode(one: Instruction, agprs: int) -> Callable[[Waves], None]:
         product = operand(w, a, types[0])[:, broadcast] @ operand(w, b, types[1]).swapaxes(2, 3)
         placed = np.moveaxis(product[:, to_block, to_row, to_column], 0, 1)  # [registers, n, 64]
         start = fixed(w).view(np.float32) if fixed else w.v[c : c + len(placed), w.here].view(np.float32)
-        w.v[d : d + len(placed), w.here] = (placed + start).view(np.uint32)  # whatever exec says, as the hardware
+        w.v[d : d + len(placed), w.here] = (placed + start).view(np.uint32)  # ignores exec, as the hardware does
 
     return step

@@ -1,4 +1,4 @@
-"""Global memory: the tensors that were passed, and nothing beside them."""
+"""Global memory: the tensors that were passed, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
 class Memory:
-    """Byte ranges that a kernel may touch. Overlapping ones (K and V in one cache) are one."""
+    """Byte ranges that a kernel may access. Overlapping ones (K and V in one cache) are merged."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         """ranges: (address, bytes) of host memory, which must outlive this."""
@@ -39,13 +39,13 @@ class Memory:
         return views
 
     def placed(self, addresses: np.ndarray) -> np.ndarray:
-        """The addresses with each range moved to a multiple of 2^40, as GPUs align what they allocate; the host does so
-        by chance. Of addresses in no range anything."""
+        """The addresses with each range moved to a multiple of 2^40, as GPUs align allocations, which the host may not.
+        Addresses outside all ranges become arbitrary."""
         each = np.maximum(np.searchsorted(self.begins, addresses, "right") - 1, 0)
         return (addresses - self.begins[each]) + (each.astype(np.uint64) << np.uint64(40))
 
     def _region(self, addresses: np.ndarray, size: int) -> int:
-        """The one range that holds all; -1 where there is more than one. Raises Fault for an address in none."""
+        """The one range that holds all addresses; -1 where there are several. Raises Fault for an address in none."""
         low, high = addresses.min(), addresses.max()
         first = int(np.searchsorted(self.begins, low, "right")) - 1
         if first >= 0 and int(high) + size <= int(self.ends[first]):
@@ -76,14 +76,14 @@ class Memory:
         return out
 
     def scatter(self, addresses: np.ndarray, data: np.ndarray) -> None:
-        """Write uint8 [m, size] to uint64 [m]; of two writes to an address the later one holds. Raises Fault."""
+        """Write uint8 [m, size] to uint64 [m]; of two writes to one address the later wins. Raises Fault."""
         size = data.shape[1]
         for which, words, index in self._parts(addresses, size) if len(addresses) else ():
             count = size // words.itemsize
             words[index[:, None] + np.arange(count)] = np.ascontiguousarray(data[which]).view(words.dtype)
 
     def atomic(self, operation: str, address: int, value: int) -> int:
-        """One lane's 32-bit atomic; returns what was there. operation: the mnemonic behind `atomic_`."""
+        """One lane's 32-bit atomic; returns the old value. operation: the mnemonic behind `atomic_`."""
         ((_, words, index),) = self._parts(np.array([address], np.uint64), 4)
         if words.itemsize != 4:
             raise NotExecutable(f"global_atomic_{operation}", "of an address that is no multiple of 4")

@@ -54,7 +54,7 @@ def scalar(text: str) -> int:
 
 
 def constant(text: str, kind: str) -> Any:
-    """An inline constant or literal, as the bits that the operand's kind gives it."""
+    """An inline constant or literal, as the bits of the operand's kind."""
     real, dtype = bool(_REAL.match(text)), DTYPES[kind]
     if (real and kind in "wjUI") or not (real or _INTEGER.match(text)):
         return _refuse(text)
@@ -62,7 +62,7 @@ def constant(text: str, kind: str) -> Any:
         return (np.float16 if kind == "h" else np.float32)(float(text)).view(dtype)
     value, size = int(text, 0), np.dtype(dtype).itemsize * 8
     if size == 64 and not -(2**31) <= value < 2**31:
-        return _refuse(text)  # whether 32 bits are extended by their sign depends on the instruction
+        return _refuse(text)  # whether 32 bits are sign-extended depends on the instruction
     return np.array(value & ((1 << size) - 1), f"u{size // 8}").view(dtype)[()]
 
 
@@ -71,7 +71,7 @@ def _refuse(text: str) -> Any:
 
 
 def bits(text: str, arch_vgprs: int) -> Getter:
-    """uint32 of one register or constant; 64-bit kinds: `wide`."""
+    """uint32 of one register or constant; `wide` reads 64-bit kinds."""
     if text in ("exec_lo", "exec_hi"):
         shift = np.uint64(32 * (text == "exec_hi"))
         return lambda w: ((w.exec[w.here] >> shift) & _LOW).astype(np.uint32)[:, None]
@@ -151,7 +151,7 @@ def source(text: str, kind: str, arch_vgprs: int, select: str = "DWORD", lanes: 
 
 
 def to_registers(value: Any, kind: str) -> list[np.ndarray]:
-    """A result as the uint32 that its registers take; 16 bits fill the low half and clear the high one."""
+    """A result as the uint32 of its registers; 16 bits fill the low half and clear the high one."""
     if kind in WIDE:
         raw = np.ascontiguousarray(value, DTYPES[kind]).view(np.uint64)
         return [(raw & _LOW).astype(np.uint32), (raw >> _32).astype(np.uint32)]

@@ -48,7 +48,7 @@ def _put(text: str, kind: str) -> Callable[[Waves, Any], None]:
 
 
 def _signed_add(sign: int) -> Callable:
-    """Sum or difference of 32 bits, and whether it overflows."""
+    """A sum or difference of 32 bits, and whether it overflows."""
 
     def add(a: Any, b: Any) -> tuple[Any, Any]:
         exact = a.astype(np.int64) + sign * b.astype(np.int64)
@@ -142,8 +142,8 @@ def _table(name: str, operands: list[str]) -> Step:
 
 
 def _set_mode(name: str, operands: list[str]) -> Step:
-    """s_setreg_imm32_b32 of MODE. Raises NotExecutable for another register, and while it runs where a bit of MODE that
-    the model takes as given would change."""
+    """s_setreg_imm32_b32 of MODE. Raises NotExecutable for another register, and at run time for a change of a bit of
+    MODE that the model assumes."""
     found = re.fullmatch(r"hwreg\(HW_REG_MODE, (\d+), (\d+)\)", operands[0])
     if not found or found[2] != "1" or int(found[1]) != FP16_OVFL:
         raise NotExecutable(name, f"{operands[0]}: allowed bit {FP16_OVFL} of MODE, FP16_OVFL")
@@ -162,7 +162,7 @@ DECODERS: dict[str, Callable[[str, list[str]], Step]] = {
 
 
 def decode(one: Instruction) -> Step:
-    """Raises NotExecutable for a form that is not known."""
+    """Decode an instruction. Raises NotExecutable for an unknown form."""
     if one.base not in DECODERS:
         raise NotExecutable(one.mnemonic)
     one.finish()

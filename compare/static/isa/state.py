@@ -1,9 +1,9 @@
-"""The registers of all waves that run together, and what they have loaded but not yet waited for.
+"""The registers of all waves that run together, and their loads in flight.
 
-A step works on the waves that stand at one instruction: `here` selects them, everywhere as the first axis of length n.
-Vector registers are uint32 [register, wave, 64 lanes], scalar ones uint32 [register, wave]; vcc is 106 and 107, m0 124.
-MODE is as Triton and Helion start every kernel: rounding to nearest even, denormals kept. Only its bit FP16_OVFL may
-change: with it (`clamps`) a float16 or fp8 result that overflows is the largest number, not infinity or NaN.
+A step works on the waves at one instruction: `here` selects them, as the first axis of length n. Vector registers are
+uint32 [register, wave, 64 lanes], scalar ones uint32 [register, wave]; vcc is 106 and 107, m0 124. MODE is as Triton
+and Helion start every kernel: round to nearest even, denormals kept. Only its bit FP16_OVFL may change: with it
+(`clamps`) a float16 or fp8 overflow becomes the largest number, not infinity or NaN.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from compare.static.isa.watch import Watch
 
 LANES = np.arange(64)
 VCC, M0 = 106, 124
-# Accesses that the counters of 6 and 4 bits can tell. One more is issued only when the oldest has landed: LLVM leaves
-# out waits for what is older.
+# The accesses that counters of 6 and 4 bits can count. A further one is issued only when the oldest has landed: LLVM
+# omits waits for older ones.
 MOST = {"vm": 63, "lds": 15}
-POISON = np.uint32(0x7FC0DEAD)  # a NaN, and no address: what a register holds until the wait that covers its load
+POISON = np.uint32(0x7FC0DEAD)  # a NaN, and no address: the register's value until a wait completes its load
 _ALL = slice(None)
 
 
@@ -38,7 +38,7 @@ def to_bits(mask: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Pending:
-    """A load under way: `waves` int [m], each with the number of the load among its own of that kind; `data` uint32
+    """A load in flight: `waves` int [m], each with the number of the load among its own of that kind; `data` uint32
     [registers, m, lanes] for vector registers from `first` on, written in the lanes of `mask` when it lands."""
 
     waves: np.ndarray
@@ -51,7 +51,7 @@ class Pending:
     note: tuple | None = None  # what LDS knows of it
 
     def split(self, landed: np.ndarray) -> Pending:
-        """Take the landed waves off; what is left stays pending."""
+        """Remove the landed waves; the others stay pending."""
         gone = Pending(self.waves[landed], self.order[landed], self.first, None, None, self.scalar, self.land)
         if self.data is not None:
             gone.data, self.data = self.data[:, landed], self.data[:, ~landed]
@@ -139,7 +139,7 @@ class Waves:
             self.v[i][self.here] = np.where(self.mask, value, self.v[i][self.here])
 
     def issue(self, kind: str, first: int = 0, data: np.ndarray | None = None, **more: Any) -> None:
-        """Count one access of `kind` (vm, lds, smem); its vector registers are poisoned until `wait` lets it land."""
+        """Count one access of `kind` (vm, lds, smem); its vector registers are poisoned until `wait` completes it."""
         self.issued[kind][self.here] += 1
         if self.pending[kind] and kind in MOST:
             self.wait(kind, MOST[kind])
@@ -155,7 +155,7 @@ class Waves:
         self.pending[kind].append(Pending(self.waves, order, first, data, mask, **more))
 
     def wait(self, kind: str, left: int) -> None:
-        """Let everything land but the last `left` accesses of each selected wave."""
+        """Complete all but the last `left` accesses of each selected wave."""
         kept = []
         for access in self.pending[kind]:
             landed = self.member[access.waves] & (access.order <= self.issued[kind][access.waves] - left)

@@ -1,4 +1,5 @@
-"""Assembly text of one kernel -> instructions with operands and modifiers, labels, and how a wave begins."""
+"""Parse the assembly text of a kernel: instructions with operands and modifiers, labels, and the initial state of a
+wave."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _OPERANDS = re.compile(r",\s*(?![^\[(]*[\])])")
 
 @dataclass
 class Instruction:
-    """One line. `base`: without encoding. Who decodes it takes its modifiers; one left over refuses it."""
+    """One line. `base`: the mnemonic without encoding. Whoever decodes it takes its modifiers; a leftover is
+    refused."""
 
     mnemonic: str
     base: str
@@ -39,7 +41,7 @@ class Instruction:
         return int(self.take(name, default), 0)
 
     def flags(self, *names: str) -> bool:
-        """Take flags that say nothing to a functional model, or whose presence is the answer (of the last one)."""
+        """Take these flags; returns whether the last one is present."""
         return [self.modifiers.pop(name, None) is not None for name in names][-1]
 
     def numbers(self, name: str, default: list[int]) -> list[int]:
@@ -48,7 +50,7 @@ class Instruction:
         return default if text is None else [int(part) for part in text.strip("[]").split(",")]
 
     def finish(self) -> None:
-        """Raise NotExecutable for a modifier that nobody took: it is never ignored."""
+        """Raise NotExecutable for a modifier that nobody took."""
         if self.modifiers:
             raise NotExecutable(self.mnemonic, "modifier " + ", ".join(f"{k}:{v}" for k, v in self.modifiers.items()))
 
@@ -81,8 +83,8 @@ def instruction(mnemonic: str, text: str, arch: str = "gfx942") -> Instruction:
 
 
 def _short_branches(code: list[tuple[str, str]]) -> None:
-    """A branch too far for its 16 bits is printed as a sum with the program counter: made one branch, in place, behind
-    what the sum leaves: no carry, and two registers that nobody may read."""
+    """Replace, in place, a branch printed as a sum with the program counter (too far for 16 bits) by one branch. The
+    sum's carry and two registers are lost, which no code may read."""
     for i in range(len(code) - 3):
         names, texts = zip(*code[i : i + 4], strict=True)
         found = re.fullmatch(r"s\[(\d+):(\d+)\]", texts[0])
@@ -96,8 +98,8 @@ def _short_branches(code: list[tuple[str, str]]) -> None:
 
 
 def parse(assembly: str) -> Listing:
-    """Raises ForeignCode for a kernel of another GPU, UnreadableCode for text that is truncated, NotExecutable for one
-    that starts in another MODE than the model's."""
+    """Parse a kernel's text. Raises ForeignCode for another GPU's kernel, UnreadableCode for truncated text,
+    NotExecutable for one that starts with another MODE than the model's."""
     target = re.search(r'\.amdgcn_target "[^"]*(gfx9(?:0a|42|50))', assembly)
     if not target or ".amdhsa_kernel " not in assembly:
         raise ForeignCode("assembly: found no kernel for a CDNA GPU, allowed one for gfx90a, gfx942 or gfx950")

@@ -75,7 +75,7 @@ def reversed_bits(a: Any) -> Any:
 
 
 def _first_change(a: Any) -> Any:
-    """v_ffbh_i32: how many bits from the top on are as the sign; -1 where all are."""
+    """v_ffbh_i32: how many leading bits equal the sign; -1 where all do."""
     differ = (a ^ (a >> 31)).view(U)
     return np.where(differ == 0, -1, 31 - np.floor(np.log2(np.maximum(differ, 1).astype(np.float64)))).astype(np.int32)
 
@@ -85,7 +85,7 @@ def _exponent(x: Any) -> Any:
 
 
 def _div_fixup(q: Any, d: Any, n: Any) -> Any:
-    """The quotient's special cases, as AMD's pseudocode gives them; q is |quotient| otherwise."""
+    """The special cases of a quotient, by AMD's pseudocode; q is |quotient| otherwise."""
     sign = np.signbit(n) ^ np.signbit(d)
     plain = np.where(_exponent(n) - _exponent(d) < -150, F(0), np.abs(q))
     value = np.where(np.isinf(n) | (d == 0), F(np.inf), np.where(np.isinf(d) | (n == 0), F(0), plain))
@@ -94,8 +94,8 @@ def _div_fixup(q: Any, d: Any, n: Any) -> Any:
 
 
 def _div_scale(a: Any, d: Any, n: Any) -> tuple[Any, Any]:
-    """v_div_scale_f32 of AMD's pseudocode: a (which is d or n), scaled where n / d would lose bits, and the lanes whose
-    quotient v_div_fmas scales back."""
+    """v_div_scale_f32, by AMD's pseudocode: a (which is d or n), scaled where n / d would lose bits, and the lanes
+    whose quotient v_div_fmas scales back."""
     tiny = lambda x: (x != 0) & (np.abs(x) < 2.0**-126)  # noqa: E731
     a, d, n = np.broadcast_arrays(a, d, n)
     quotient, inverse = tiny(np.asarray(n, np.float64) / d), tiny(1.0 / np.asarray(d, np.float64))
@@ -162,7 +162,7 @@ def _mad64(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
 
 
 def _from_fp8(name: str, join: Callable, to: Callable = F) -> Callable:
-    """Two fp8 of a half word, joined as another type."""
+    """Two fp8 of a half word, converted and joined as another type."""
     return lambda a, fnuz: join(to(fp8.decode(a, name, fnuz)), to(fp8.decode(a >> 8, name, fnuz)))
 
 

@@ -1,4 +1,4 @@
-"""Vector instructions: the table of valu.py behind source modifiers, SDWA, DPP and op_sel; those of another shape."""
+"""Vector instructions: the table of valu.py with source modifiers, SDWA, DPP and op_sel; and those of other shapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IMPLICIT = "+vcz"
 
 
 def _put(one: Instruction, kind: str, text: str, agprs: int, lanes: np.ndarray | None, top: int) -> Callable:
-    """Write a result, with SDWA's choice of bits, DPP's of lanes, or (`top`) op_sel's of a half."""
+    """Write a result, with SDWA's selection of bits, DPP's of lanes, or (`top`) op_sel's of a half."""
     if kind == "M":
         if lanes is not None:
             raise NotExecutable(one.mnemonic, "lanes of other lanes make no mask")
@@ -49,7 +49,7 @@ def _put(one: Instruction, kind: str, text: str, agprs: int, lanes: np.ndarray |
 
 
 def _get(one: Instruction, kind: str, text: str, agprs: int, half: int, is_half: int, **how: Any) -> Getter:
-    """A source of one of the kinds of valu.py. half, is_half: what op_sel and op_sel_hi say of it."""
+    """Read a source of one of valu.py's kinds. half, is_half: what op_sel and op_sel_hi say of it."""
     if kind == "m":
         mask = wide(text, "U", agprs)
         return lambda w: to_mask(mask(w)[:, 0])
@@ -107,14 +107,14 @@ def _table(one: Instruction, agprs: int) -> Step:
 
 
 def _is_one(one: Instruction, text: str, half: int) -> bool:
-    """False: 1.0, which need not be passed on. Raises NotExecutable for another scale."""
+    """False for the scale 1.0, which is not passed on. Raises NotExecutable for another scale."""
     if text != "1.0" or half:
         raise NotExecutable(one.mnemonic, f"a scale of {text}")
     return False
 
 
 def _clamped(one: Instruction, kind: str) -> Callable[[Any, list], Any]:
-    """`clamp`: floats to [0, 1], a difference of unsigned numbers to 0, a sum of them to 2^32 - 1."""
+    """`clamp`: floats to [0, 1], a difference of unsigned numbers to 0, their sum to 2^32 - 1."""
     if not one.flags("clamp"):
         return lambda result, values: result
     if kind == "f" and one.base != "v_div_scale_f32":
@@ -129,7 +129,7 @@ def _clamped(one: Instruction, kind: str) -> Callable[[Any, list], Any]:
 def _packed(one: Instruction, agprs: int) -> Step:
     """v_pk_{add,mul,fma}_f32, v_pk_mov_b32: two results, each from the register of a pair that op_sel names.
 
-    A move's second result takes its second source, and op_sel names the register there too: op_sel_hi has no say.
+    A move's second result takes its second source; op_sel names its register too, and op_sel_hi is ignored.
     """
     texts, row = one.operands[1:], vector(one.operands[0], agprs)
     count, move = len(texts), one.base == "v_pk_mov_b32"
@@ -157,7 +157,7 @@ def _packed(one: Instruction, agprs: int) -> Step:
 
 
 def _bitop3(one: Instruction, agprs: int) -> Step:
-    """v_bitop3: any function of three bits, by its truth table; that of 16 bits clears the high half."""
+    """v_bitop3: any function of three bits, by its truth table; the 16-bit form clears the high half."""
     table, row, used = one.number("bitop3"), vector(one.operands[0], agprs), 0xFFFFFFFF >> 16 * one.base.endswith("16")
     get = [bits(text, agprs) for text in one.operands[1:]]
 

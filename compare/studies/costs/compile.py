@@ -1,11 +1,11 @@
-"""Compile time as a user meets it: fresh processes with empty caches, then fresh processes with what those left.
+"""Compile time as a user meets it: in fresh processes with empty caches, then in fresh processes with those caches.
 
-A process imports the kernel, makes one call, then one in another dtype: `import_s` (the DSL's own package is in it),
-`first_s` (what the compiler needs to start is in it) and `next_s` (one more specialisation). Every cache of Triton,
-Helion and torch lies in a folder of its own, empty at first: `cold`; `warm` is the next process over that folder.
-With the GPU here the calls are launches that end; for a GPU that is absent they are all that a launch does up to the
-machine code, and reading its facts is left out. `..._cpu_s` is what the process and the compilers that it started
-used of a core: steadier than the wall where a machine has other work. Both DSLs alike; `lanes` processes at a time.
+A process imports the kernel, makes one call, then one in another dtype: `import_s` (including the DSL's package),
+`first_s` (including the compiler's start) and `next_s` (one more specialisation). The caches of Triton, Helion and
+torch lie in a folder of their own, empty at first: `cold`; `warm` is the next process with that folder. With the GPU
+here the calls are launches that complete; for an absent GPU they stop at the machine code, without reading its facts.
+`..._cpu_s` is the time of a core that the process and its compilers used: steadier than wall time on a busy machine.
+Both DSLs alike; `lanes` processes at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CACHES = {"TRITON_CACHE_DIR": "triton", "HELION_CACHE_DIR": "helion", "TORCHIND
 
 
 def fresh_process(child: str, task: dict[str, Any], folder: str, limit_s: float) -> dict[str, Any]:
-    """What a child answers to a task; a process that fails or hangs says so in `reason`.
+    """A child's answer to a task; a process that fails or hangs has a `reason`.
 
     folder: of its caches of compiled code.
     """
@@ -85,7 +85,7 @@ def measure(
         try:
             for task in tasks:
                 yield from task.result()
-        except BaseException:  # Ctrl-C, or the reader stopped: what has not begun does not begin, what has ends
+        except BaseException:  # Ctrl-C, or the reader stopped: end what runs, start nothing
             process.end_all()
             pool.shutdown(cancel_futures=True)
             raise
@@ -110,7 +110,7 @@ class Watch:
 
 
 def _call(kernel: Any, kernel_id: str, lens: Any, dtype: str, gpu: Gpu, here: bool) -> Callable[[], int]:
-    """One call in `dtype`, ready to be made; it gives its number of kernel launches, 0 where nobody counted."""
+    """A call in `dtype`, ready to run; it returns its number of kernel launches, 0 where they are not counted."""
     import torch
 
     from common.cases.batch import make_batch

@@ -43,10 +43,10 @@ PARTS = ("compile", "launch", "scratch", "trace", "tuning", "server")
 WITH_GPU, WITHOUT_GPU = ("compile", "launch"), ("compile", "scratch", "trace")
 NEED_GPU = ("launch", "server")
 KERNELS = "*/q_block,*/parallel_softmax,*/static_grid,*/unpaged,*/auto"  # under two minutes on an H200 and 16 cores
-BESIDE = ("baseline/flash_attn3", "baseline/vllm_triton")  # in `launch`, where they are here
+BESIDE = ("baseline/flash_attn3", "baseline/vllm_triton")  # also in `launch`, where installed
 WORKLOADS = "32q1s2k,q2k"
 COMPILED = "32q1s2k"  # the batch of the compile times
-CORES_PER_LANE = 4  # a compiler, its children and a margin: lanes that share cores measure each other
+CORES_PER_LANE = 4  # a compiler, its children and a margin: shared cores would distort times
 
 COLUMNS = {  # of the tables, by part
     "compile": ("kernel", "state", *compile_cost.FIELDS, "ran_on"),
@@ -65,7 +65,7 @@ COLUMNS = {  # of the tables, by part
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a costs run, the last of those measured twice. Raises ValueError naming a broken line."""
+    """The rows of a costs run; of a repeated measurement, the last. Raises ValueError naming a broken line."""
     path, found = folder / "costs.jsonl", {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -78,7 +78,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]], cost: str) -> list[dict[str, Any]]:
-    """The table of one part: ok rows with its columns, unavailable rows with what they have, other rows with their
+    """The table of one part: ok rows with all columns, unavailable rows with those they have, others with their
     reason."""
     chosen = [row for row in rows if row["cost"] == cost]
     columns = COLUMNS[cost]

@@ -1,12 +1,11 @@
 """What a call does on the GPU: number of kernels, busy time, span, and memory.
 
 A call is captured into a graph and replayed alone, with the device idle before and after, under torch's profiler.
-`busy` sums the kernels, fills and copies too; `span` runs from the first one's start to the last one's end: what a
-second launch costs beyond its own time is between the two. Profiled times are hot and single: they are no times of
-compare.run and do not stand beside them. Where the profiler records nothing there are none, and `kernels` are the
-nodes of the graph. `host_us` is what the CPU takes to enqueue one eager launch (compare.studies.host).
-Memory: `scratch_bytes` is the workspace, allocated once by the caller; `hidden_bytes` what a launch allocates all the
-same. Scratch needs no GPU.
+`busy` also sums fills and copies; `span` runs from the first start to the last end: the difference is what a second
+launch costs beyond its own time. Profiled times are hot and single, so they are not compared with those of compare.run.
+Where the profiler records nothing there are no times, and `kernels` counts the nodes of the graph. `host_us` is what
+the CPU takes to enqueue one eager launch (compare.studies.host). `scratch_bytes` is the workspace, allocated once by
+the caller; `hidden_bytes` is what a launch allocates in addition. Scratch needs no GPU.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from compare.studies.host import enqueue_us
 from compare.workloads import Workload
 from compare.workloads.workload import empty_output
 
-# What a captured graph holds, asked of the driver: kernels a call without a profiler.
+# Count a captured graph's nodes through the driver: kernels a call, without a profiler.
 
 
-LIBRARIES = {"cu": "libcuda.so.1", "hip": "libamdhip64.so"}  # by how the names of their functions begin
-WORK = (0, 1, 2)  # CUgraphNodeType, hipGraphNodeType: kernel, copy, fill; events, waits and empty nodes are no work
+LIBRARIES = {"cu": "libcuda.so.1", "hip": "libamdhip64.so"}  # prefix of their functions -> library
+WORK = (0, 1, 2)  # node types kernel, copy, fill; events, waits and empty nodes are no work
 
 
 class CannotCount(RuntimeError):
-    """The driver is missing or refused; the message says why."""
+    """The driver is missing or refuses; the message says why."""
 
 
 def _ask(function: Callable[..., int], *arguments: Any) -> None:
@@ -49,7 +48,7 @@ def _ask(function: Callable[..., int], *arguments: Any) -> None:
 def count(graph: int, load: Callable[[str], Any] = ctypes.CDLL) -> int:
     """Kernels, copies and fills of a `cudaGraph_t` (`torch.cuda.CUDAGraph.raw_cuda_graph`). Raises CannotCount.
 
-    Child graphs are not looked into: a capture makes none.
+    Child graphs are ignored: a capture makes none.
     """
     vendor = "hip" if torch.version.hip else "cu"
     try:
@@ -59,7 +58,7 @@ def count(graph: int, load: Callable[[str], Any] = ctypes.CDLL) -> int:
     get_nodes, get_type = (getattr(driver, f"{vendor}Graph{name}") for name in ("GetNodes", "NodeGetType"))
     handle, size = ctypes.c_void_p(graph), ctypes.c_size_t()
     _ask(get_nodes, handle, None, ctypes.byref(size))
-    if not size.value:  # driver 580 refuses to fill an array of none
+    if not size.value:  # driver 580 refuses to fill an empty array
         return 0
     nodes, kind = (ctypes.c_void_p * size.value)(), ctypes.c_int()
     _ask(get_nodes, handle, nodes, ctypes.byref(size))
@@ -72,7 +71,7 @@ def count(graph: int, load: Callable[[str], Any] = ctypes.CDLL) -> int:
 
 DEVICE = "cuda"
 REPLAYS = 20
-HOST_CALLS = 100  # a round; the queue of a GPU holds 1024 launches, and a call has at most four
+HOST_CALLS = 100  # a round; a GPU queues 1024 launches, and a call has at most four
 
 
 class NoProfile(RuntimeError):
@@ -145,10 +144,10 @@ def _recorded(run: Callable[[], None], activities: Sequence[Any]) -> list[tuple[
 
 
 def profiled(run: Callable[[], None]) -> list[tuple[float, float]]:
-    """(start, duration) in us of every kernel of REPLAYS calls of `run`, the device idle between them.
+    """(start, duration) in us of every kernel of REPLAYS calls of `run`, with the device idle between calls.
 
-    Where the device's activity alone brings nothing the host's is recorded too: kineto drops device events at times
-    that it cannot tie to one of the host. Raises NoProfile.
+    If tracing the device alone records nothing, the host is traced too: kineto sometimes drops device events that it
+    cannot match to a host event. Raises NoProfile.
     """
     host, device = torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA
     for activities in ((device,), (host, device)):
@@ -170,9 +169,9 @@ def captured(call: Callable[[], None]) -> tuple[Callable[[], None], dict[str, in
 
 
 def launch(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
-    """The row of a kernel on a workload, on the GPU that is here.
+    """Measure a kernel on a workload, on the GPU that is here.
 
-    Without a profile it is `unavailable` and has no `busy_us` and `span_us`; the rest was measured all the same.
+    Without a profile the row is `unavailable` and lacks `busy_us` and `span_us`; the rest is measured.
     """
     found: dict[str, Any] = {"cost": "launch", "kernel": kernel_id, "workload": row.label, "gpu": gpu.name}
     try:

@@ -1,13 +1,13 @@
 """Measure a server's start and steps without a server: a plan's warm-up, and the calls after it.
 
-A process makes the plan of a server of Llama-3-8B's shape and warms up decodes of POINTS: with caches that are empty
-(`cold`), then a process over what the first one left (`warm`), as a server that starts again. Behind the warm-up it
-makes a call at every length at which a choice may change, for every number of sequences of the points: `later` is the
-code that these compiled, read from the disk or generated, `unmet` what the plan says of them; both are 0 where no step
-of a server waits for a compiler. `worst_ms` is the slowest of these calls on the host. Then what a call through the
-plan takes of the host, by length (`host_us`, compare.studies.host).
+A process makes the plan of a Llama-3-8B server and warms up decodes of POINTS: with empty caches (`cold`), then another
+process with the caches that the first one left (`warm`), as a restarted server. It then makes a call at every length
+where a choice may change, for every number of sequences of the points: `later` counts code that these calls compiled,
+generated or read from disk, `unmet` counts calls that the plan had not warmed up; both are 0 where no step waits for a
+compiler. `worst_ms` is the slowest of these calls on the host, `host_us` the host time of a call through the plan, by
+length (compare.studies.host).
 
-A DSL that has both rows of this commit is left out.
+A DSL that has both rows of this commit is skipped.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Decodes:
         )
 
     def call(self, seqs: int, keys: int) -> Callable[[], Any]:
-        """A function that makes a step of `seqs` sequences of `keys` keys."""
+        """A function that runs a step of `seqs` sequences of `keys` keys."""
         self.lens.fill_(keys)
         query, out = self.query[:seqs], self.out[:seqs]
         table, starts, lens = self.table[:seqs], self.starts[: seqs + 1], self.lens[:seqs]

@@ -1,9 +1,9 @@
-"""How often a serving engine waits for a compiler: count the specialisations that 1,000 steps of a trace need.
+"""Count the specialisations that 1,000 steps of a trace need: how often a serving engine waits for a compiler.
 
 Each step of the scheduler (compare.workloads.trace) is a launch of `auto` on tensors of its sizes; the JIT's own binder
-says what code it needs, and code that no step needed before is compiled for the target. Nothing is launched, so no GPU
-is needed; the evidence is `compiled`. A DSL runs in a process of its own, with Triton's cache empty at first. Seconds
-are those of generating and compiling, of the wall and of a core. `waits`: steps that needed new code; `last_at`: the
+says which code it needs, and new code is compiled for the target. Nothing is launched, so no GPU is needed; the
+evidence is `compiled`. Each DSL runs in a process of its own, whose Triton cache is empty at first. Seconds are those
+of generating and compiling, as wall time and as time of a core. `waits`: steps that needed new code; `last_at`: the
 last of them.
 """
 
@@ -46,7 +46,7 @@ def synthetic(count: int = 4000, seed: int = 0) -> list[trace.Request]:
 
 
 def steps(path: Path | None, count: int = STEPS) -> tuple[list[trace.Step], str]:
-    """The first `count` steps of a trace, of SYNTHETIC where there is none; and its name. Raises trace.TraceError."""
+    """The first `count` steps of a trace (default SYNTHETIC), and its name. Raises trace.TraceError."""
     requests, name = (synthetic(), SYNTHETIC) if path is None else (trace.read(path), path.name)
     return list(itertools.islice(trace.simulate(requests, trace.Rule()), count)), name
 
@@ -63,7 +63,7 @@ def measure(dsl: str, gpu: Gpu, path: Path | None, count: int = STEPS) -> dict[s
 
 
 def follow(kernel_id: str, gpu: Gpu, lens: list[list[list[int]]]) -> Iterator[tuple[str, int, dict[str, float]]]:
-    """(the choice as text, how many new codes it needed, wall and CPU seconds that those took) of each step."""
+    """For each step: (the choice as text, how much new code it needed, wall and CPU seconds of compiling it)."""
     import torch
 
     from common.cases.batch import make_batch

@@ -1,14 +1,13 @@
-"""Tuning time: how good the configs in use are, second by second of an arm's budget, from the tuners' logs.
+"""Tuning time: the quality of the configs in use, second by second of a tuner's budget, from its log.
 
 The quality of a kernel at time t is the geometric mean over its rows of (best known time) / (best time so far). A tuner
-that takes one row after another has no time of most rows for long; what a caller runs there meanwhile is the untuned
-default, so a row begins with the time that the log has of it (`Start.DEFAULT`), at 0 s. `Start.NOTHING` counts such a
-row as 0: its first point is the second at which the last row had a time, and says how fast rows are reached.
-A candidate counts from the line that first timed it, with its last word: the repeated time of a finalist; else the
-screening's, no better than the worst finalist's of the row. Best known: of the same arm
-and kernel, so each DSL is held to what it found itself, and one that tried less has the lower mark. Arms of one budget
-reach different rows, too. What may be compared are the figures `across_...`: over the rows that every arm of the logs
-reached with that rung, against the best that any of them found for it.
+that takes one row after another leaves most rows untimed for long, and there a caller runs the untuned default: so a
+row starts at 0 s with the default's time in the log (`Start.DEFAULT`). `Start.NOTHING` counts an untimed row as 0: its
+first point is the second at which the last row was timed. A candidate counts from the line that first timed it, with
+its final time: the repeated time of a finalist; else the screening's, at least the worst finalist's of the row. The
+best known time is that of the same arm and kernel, so a DSL that tried less has a lower mark. Comparable between arms
+are only the figures `across_...`: over the rows that every arm reached with that rung, against the best that any arm
+found.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from compare.tune.space import DEFAULT
 
 SHARES = (0.90, 0.95, 0.99)
 _KEY = ("arm", "kernel", "row", "policy")
-BUDGET = ("gpu", "gpus", "cores", "minutes", "seed")  # of a manifest: what is equal for all arms that are compared
+BUDGET = ("gpu", "gpus", "cores", "minutes", "seed")  # fields of a manifest that compared arms share
 Points = list[tuple[float, float]]
 
 
@@ -37,7 +36,7 @@ class Start(enum.Enum):
 
 
 def _timed(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry a candidate that has a time: arm, kernel, row, policy, t of its first time, us of its last word."""
+    """An entry for each timed candidate: arm, kernel, row, policy, t of its first time, us of its final time."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     worst: dict[tuple[str, ...], float] = {}  # of the finalists of an arm, kernel and row
     for line in lines:
@@ -75,9 +74,9 @@ def curve(
     start: Start = Start.NOTHING,
     among: Collection[str] | None = None,
 ) -> Points:
-    """(seconds, quality) at every improvement, over the rows that the arm timed the kernel on (`among` these alone).
+    """(seconds, quality) at every improvement, over the rows that the arm timed the kernel on (or only `among`).
 
-    Points of quality 0 are left out: there are none before every row has a time. across: best known is any arm's.
+    Points of quality 0, before every row has a time, are left out. across: best known is any arm's.
     """
     rung = [entry for entry in _timed(lines) if _rung(entry["kernel"]) == _rung(kernel)]
     mine = [x for x in rung if (x["arm"], x["kernel"]) == (arm, kernel) and (among is None or x["row"] in among)]
@@ -143,7 +142,8 @@ def check_budgets(folders: Sequence[Path]) -> None:
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    """What the tuner ran with: a row's own `commit`, `versions` and `ran_on` are of the command that wrote the row."""
+    """What the tuner ran with; a row's own `commit`, `versions` and `ran_on` are those of the command that writes
+    it."""
     manifest = _manifest(folder)
     found = {field: manifest[field] for field in BUDGET if field in manifest}
     return found | {f"tuned_{name}": manifest[name] for name in ("commit", "versions") if name in manifest}
@@ -166,7 +166,7 @@ def rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _row(lines: Sequence[dict[str, Any]], arm: str, kernel: str, common: set[str] | None) -> dict[str, Any]:
-    """common: the rows that the other arms have too; None where there is no other."""
+    """The row of an arm and kernel. common: the rows that the other arms have too; None where there are no others."""
     mine = [line for line in lines if (line["arm"], line["kernel"]) == (arm, kernel)]
     timed = _timed(mine)
     own = curve(lines, arm, kernel, start=Start.DEFAULT)

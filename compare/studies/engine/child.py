@@ -27,7 +27,7 @@ GRAPHS = {"full": "FULL_AND_PIECEWISE", "partial": "PIECEWISE", "eager": "NONE"}
 CAPTURED = [1, 2, 4, 8, *range(16, 257, 16)]
 FORMAT = "diptych_counter"
 SHORT = 800  # tokens out; up to these passes are repeated
-LONG = 1  # the pass beyond
+LONG = 1  # the number of the pass to the longest length
 
 
 def say(row: dict[str, Any]) -> None:
@@ -167,10 +167,10 @@ def work(task: dict[str, Any]) -> None:
 
 
 def steps(task: dict[str, Any]) -> Iterator[tuple[str, int, list[int]]]:
-    """(part, pass, lengths) of a task's measurements, the most telling first, for the time given may end before all.
+    """(part, pass, lengths) of a task's measurements, the most informative first, because time may run out.
 
-    Pass LONG is the one to the longest length, however many `repeats` of the short lengths were asked for: a later call
-    that asks for more of them goes on.
+    Pass LONG goes to the longest length, whatever the number of `repeats` of the short lengths: a later call with more
+    repeats continues.
     """
     parts, lengths = task["parts"], task["lengths"]
     short = [n for n in lengths if n <= SHORT]
@@ -202,7 +202,7 @@ def rows(engine: measure.Engine, task: dict[str, Any]) -> Iterator[dict[str, Any
 def main() -> None:
     """Run the task from stdin; exits with 0 after the last row."""
     task = json.loads(sys.stdin.readline())
-    sys.stdout = sys.stderr  # prints of the engine go to the log
+    sys.stdout = sys.stderr  # the engine's prints go to the log
     os.environ.update(environment(task))
     work(task)
     sys.__stdout__.flush()

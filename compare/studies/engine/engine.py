@@ -55,7 +55,7 @@ PASSES = 2  # over the requests of a trace
 
 
 def engines_of(text: str) -> list[tuple[str, str]]:
-    """(name, graphs) of each. Raises SpecError naming the one that is none."""
+    """(name, graphs) of each engine. Raises SpecError naming an unknown one."""
     found = []
     for one in filter(None, map(str.strip, text.split(","))):
         name, _, graphs = one.partition(":")
@@ -125,8 +125,8 @@ class Run:
 
 
 def _left(rows: Sequence[dict[str, Any]], task: dict[str, Any], part: str, number: int, lengths: list[int]) -> Any:
-    """What of a step (child.steps) no row answers; None where all of it is answered. Passes over requests are one: the
-    second is of an engine that has served the first."""
+    """The part of a step (child.steps) that no row answers; None where all of it is answered. The passes over requests
+    belong together: the second measures an engine that has served the first."""
     mine = [row for row in rows if row["part"] == part]
     if part == "latency":
         there = {row["n"] for row in mine if row["pass"] == number}

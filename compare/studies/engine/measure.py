@@ -1,7 +1,7 @@
-"""What is measured of an engine, whatever engine it is: steps are heard, tokens are checked, rows are given.
+"""Measure any engine: drive its steps, check its tokens, return rows.
 
-An engine is anything with `add(name, prompt, count, logprobs)` and `step()`, which gives for each request that went on
-(name, all of its tokens so far, their log-probabilities or None).
+An engine has `add(name, prompt, count, logprobs)` and `step()`, which returns for each request that advanced (name, all
+of its tokens so far, their log-probabilities or None).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compare.studies.engine.model import expected
 from compare.workloads.trace import Request
 
 PROMPT = 500  # the paper's
-FIRST = 17  # a prompt counts up from here
+FIRST = 17  # the first token of a prompt
 
 
 class Engine(Protocol):
@@ -26,7 +26,8 @@ class Engine(Protocol):
 
 
 def prompt_of(length: int, vocabulary: int, first: int = FIRST) -> list[int]:
-    """Tokens that count nothing, so that copying the one before last is wrong; all differ up to the vocabulary."""
+    """Tokens that do not count up, so that copying the last one's predecessor is wrong; all differ up to the
+    vocabulary."""
     return [(first + 7919 * place) % vocabulary for place in range(length)]
 
 
@@ -39,8 +40,8 @@ def wrong(prompt: list[int], found: Sequence[int], vocabulary: int) -> int:
 def latency(
     engine: Engine, lengths: Sequence[int], number: int, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[dict[str, Any]]:
-    """One request of PROMPT tokens, to the longest of `lengths`: a row for each as soon as it is there, the seconds
-    until its last token."""
+    """Run one request of PROMPT tokens to the longest of `lengths`; yields a row as soon as each length is reached:
+    seconds until its last token."""
     prompt, left = prompt_of(PROMPT, engine.vocabulary), sorted(lengths)
     engine.add(f"latency-{number}-{left[-1]}", prompt, left[-1], False)
     began, times = clock(), []
@@ -72,8 +73,8 @@ def serving(
     engine: Engine, requests: Sequence[Request], number: int, limit_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:  # fmt: skip
-    """All requests at once, as many as the engine runs beside each other: throughput, time to first token, time between
-    tokens. `done` says how many ended within limit_s."""
+    """Serve all requests at once, as many as the engine runs in parallel: throughput, time to first token, time between
+    tokens. `done` counts those that ended within limit_s."""
     prompts = {f"{number}-{i}": prompt_of(one.prompt, engine.vocabulary, i) for i, one in enumerate(requests)}
     for (name, prompt), one in zip(prompts.items(), requests, strict=True):
         engine.add(name, prompt, one.generated, False)
@@ -100,6 +101,6 @@ def serving(
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """A quantile of seconds, in milliseconds."""
+    """The quantile of some seconds, in milliseconds."""
     ordered = sorted(values)
     return round(1e3 * ordered[min(int(share * len(ordered)), len(ordered) - 1)], 3) if ordered else None

@@ -1,10 +1,10 @@
-"""A model that counts: behind token t comes t + 1, and only attention that is right makes it so.
+"""A model that counts: after token t comes t + 1, and only right attention produces it.
 
-A residual stream of three parts. The first half holds the token's code and nothing else. Layer 0 reads it: its query
-and key are one projection of the code, so that of all keys the query's own token fits best, and its value, another
-projection, lands in the second part, from which alone the next token is read. So a page that was written to a wrong
-place, a wrong length or a wrong sum makes another token. All other layers add noise to the third part, half of what a
-code is in all, which the logits read faintly: log-probabilities tell kernels apart that tokens do not.
+The residual stream has three parts. The first half holds the token's code. Layer 0 reads it: query and key are one
+projection of the code, so that the query's own token has the largest score, and the value, another projection, goes to
+the second part, from which alone the next token is read. A page written to a wrong place, a wrong length or a wrong sum
+therefore gives another token. All other layers add noise to the third part, which the logits read weakly:
+log-probabilities then distinguish kernels whose tokens agree.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
-SHARPNESS = 2.0  # of layer 0: 22 to 23 for the own token, 2 standard deviations for each other
-LOGIT = 14.0  # of the next token; others' are within 3
-NOISE = 0.02  # of the logits' weights for the third part: 1,024 lanes of it move a logit by 0.3
-STREAM = 0.5  # of the third part behind the last layer: were it longer than the codes, the last norm would drown them
+SHARPNESS = 2.0  # of layer 0: scores 22 to 23 for the own token
+LOGIT = 14.0  # of the next token; others are within 3
+NOISE = 0.02  # of the logits' weights for the third part
+STREAM = 0.5  # length of the third part: if it exceeded the codes', the last norm would drown them
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Llama's; 8B's by default."""
+    """The sizes of a Llama model; default 8B."""
 
     layers: int = 32
     hidden: int = 4096
@@ -67,7 +67,7 @@ def fill(parameters: Iterable[tuple[str, torch.Tensor]], sizes: Sizes) -> None:
     lanes = min(lanes, sizes.hidden // 4)
     read = slice(half, half + lanes)
     codes = torch.randint(0, 2, (sizes.vocabulary, half), generator=draw, device=device).to(torch.bfloat16) * 2 - 1
-    # a loader runs under the model's dtype as torch's default; the head's sums need more
+    # a loader makes the model's dtype torch's default; the head's sums need more bits
     wide = {"generator": draw, "device": device, "dtype": torch.float32}
     match = torch.randn(sizes.head_size, half, **wide) * half**-0.5
     carry = torch.randn(sizes.kv_heads * sizes.head_size, half, **wide) * half**-0.5
@@ -92,7 +92,7 @@ def _fill(name: str, weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, 
             "v_proj": carry,
         }  # fmt: skip
         mine = [block for part, block in blocks.items() if f".{part}" in name] or list(blocks.values())
-        weight[:, :half] = torch.cat(mine).to(weight.dtype) * 0.5**0.5  # the normed code is sqrt(2)
+        weight[:, :half] = torch.cat(mine).to(weight.dtype) * 0.5**0.5  # the normed code has length sqrt(2)
     elif first and "o_proj" in name:
         weight.zero_()
         group = sizes.heads // sizes.kv_heads
@@ -100,9 +100,9 @@ def _fill(name: str, weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, 
         head, inside = lane // sizes.head_size, lane % sizes.head_size
         for member in range(group):
             weight[read.start + lane, (head * group + member) * sizes.head_size + inside] = 1.0 / group
-    else:  # the other layers, and what is behind attention in the first: to the third part alone
+    else:  # the other layers, and the MLP of the first: third part only
         noise = torch.randn(weight.shape, generator=draw, device=weight.device, dtype=torch.float32)
-        weight.copy_(noise * weight.shape[1] ** -0.5)  # a row's product is as long as what it reads
+        weight.copy_(noise * weight.shape[1] ** -0.5)  # a row's product has the length of its input
         if "o_proj" in name or "down_proj" in name:
             weight.mul_(STREAM * (2 * sizes.layers) ** -0.5)  # two products a layer add up to STREAM
             weight[: read.stop].zero_()
@@ -111,7 +111,7 @@ def _fill(name: str, weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, 
 def _fill_head(
     weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, codes: torch.Tensor, carry: torch.Tensor, read: slice
 ) -> None:
-    """Row t + 1 is what the value of token t carries, long enough that their product is LOGIT."""
+    """Row t + 1 is what the value of token t carries, scaled so that their product is LOGIT."""
     weight.zero_()
     lanes = read.stop - read.start
     carried = (codes.float() @ carry[:lanes].T).roll(1, 0)

@@ -36,15 +36,15 @@ def told(row: dict[str, Any]) -> str:
 
 
 def bad(rows: Rows) -> bool:
-    """Whether a token was wrong, or an engine was lost and did not end another time."""
+    """Whether a token was wrong, or an engine was lost and never ended well."""
     ended = {(row["engine"], row["graphs"]) for row in rows if row["part"] == "end"}
     lost = any(row["part"] == "lost" and (row["engine"], row["graphs"]) not in ended for row in rows)
     return lost or any(row.get("wrong") for row in rows)
 
 
 def newest(rows: Rows) -> list[dict[str, Any]]:
-    """Of each engine the rows of the sources that measured it last, of vLLM's own backends of the versions, and how its
-    last process ended."""
+    """Per engine the rows of the sources that measured it last (of vLLM's backends: of the versions), and how its last
+    process ended."""
     last = {_who(row): _made_by(row) for row in rows if row["part"] not in STATES}
     states = {_who(row): row for row in rows if row["part"] in STATES}
     return [
@@ -70,7 +70,7 @@ def engines(rows: Rows) -> list[tuple[str, str]]:
 
 
 def latencies(rows: Rows) -> dict[tuple[str, str], dict[int, float]]:
-    """engine -> tokens out -> seconds, the median of the passes that reached it; rows with a wrong token have none."""
+    """engine -> tokens out -> seconds: the median of the passes that reached it, without rows with a wrong token."""
     found: dict[tuple[str, str], dict[int, list[float]]] = {}
     for row in rows:
         if row["part"] == "latency" and not row["wrong"]:
@@ -79,7 +79,8 @@ def latencies(rows: Rows) -> dict[tuple[str, str], dict[int, float]]:
 
 
 def latency_table(rows: Rows) -> list[str]:
-    """Each engine's speed as a share of FA3's with full graphs, by tokens out; in brackets, of FA3's with its own."""
+    """Each engine's speed as a share of FA3's with full graphs, by tokens out; in brackets, of FA3's with the same
+    graphs."""
     times = latencies(rows)
     lengths = sorted({n for at in times.values() for n in at})
     base = times.get((BASE, "full"), {})

@@ -1,4 +1,4 @@
-"""Times of a right candidate on the GPU that is here, by `python -m compare.run`: a row of decodes, one of prompts."""
+"""Time a right candidate on the GPU that is here, by `python -m compare.run`: a row of decodes and one of prompts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = {"decode": "32q1s2k", "prompt": "2q1ks1k"}
 
 
 def times(candidate: Candidate, entry: str) -> dict[str, float | str]:
-    """Microseconds of each of ROWS, or why there are none; the run judges what it times once more."""
+    """Microseconds of each of ROWS, or why there are none; the run judges the candidate again."""
     return {name: _one(candidate, entry, row) for name, row in ROWS.items()}
 
 
@@ -38,7 +38,7 @@ def _one(candidate: Candidate, entry: str, row: str) -> float | str:
 
 
 def told(found: dict[str, Any] | None) -> str:
-    """In one line."""
+    """The times in one line."""
     if found is None:
         return "not timed: no GPU is here"
     return ", ".join(

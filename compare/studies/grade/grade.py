@@ -42,12 +42,12 @@ STYLES = {RIGHT: "green", UNJUDGED: "yellow", CHEAT: "bold red"}
 
 
 class NoCandidates(ValueError):
-    """The folder is none, or has no file to judge."""
+    """There is no such folder, or it has no file to judge."""
 
 
 def candidates(folder: Path) -> list[Candidate]:
-    """Its files NAME.py and those of the folders in it, by their paths, but for names that begin with an underscore.
-    Raises NoCandidates."""
+    """The files NAME.py in the folder and below, sorted, except names that begin with an underscore. Raises
+    NoCandidates."""
     paths = [path for path in sorted(folder.rglob("*.py")) if path.is_file() and not path.name.startswith("_")]
     if not paths:
         raise NoCandidates(f"folder: found {folder}, allowed one with files NAME.py")
@@ -55,7 +55,7 @@ def candidates(folder: Path) -> list[Candidate]:
 
 
 class Grades:
-    """The file of a run: a line a verdict, by the candidate's hash, and one a time. Raises ValueError for a file of
+    """The file of a run: a line a verdict, by the candidate's hash, and a line a time. Raises ValueError for a file of
     another run; Busy."""
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ def judge(
     words: Sequence[str],
     jobs: int,
 ) -> None:
-    """Judge those that have no line yet, so many at once; of equal files one."""
+    """Judge the candidates without a line, `jobs` at once, and equal files once."""
     left: dict[str, Candidate] = {}
     for one in given:
         if one.sha256 not in grades.of:
@@ -99,7 +99,7 @@ def judge(
             print(f"{number} of {len(left)}: {one.name} {found['verdict']}", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         pool.close()
-        with process.started() as judges:  # each ends its kernel's processes, and then itself
+        with process.started() as judges:  # each ends its kernel's processes, then itself
             for pid in judges:
                 os.kill(pid, signal.SIGINT)
         for _ in pool.results():

@@ -1,7 +1,7 @@
-"""A candidate through `diptych-check`, and what its report says in one word and one line.
+"""Judge a candidate by `diptych-check`, and reduce its report to one word and one line.
 
-The candidate is copied into a folder where nothing else is, so that candidates do not see each other and what is judged
-is what was hashed. There is no judge here: every verdict is read from the report of the kit.
+The candidate is copied into an otherwise empty folder, so that candidates do not see each other and the judged file is
+the hashed one. There is no judge here: every verdict comes from the kit's report.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from common.kit import isolate
 from common.kit.kit import LATE
 from compare.identity import IMPORTED_FROM
 
-LIMIT_S = 4 * 3600.0  # of one level; each call has the kit's limit besides
+LIMIT_S = 4 * 3600.0  # of one level; each call has the kit's limit too
 MODULE = "candidate"
 RIGHT, WRONG, CHEAT, REFUSED, UNLOADED, UNJUDGED = "right", "wrong", "cheat", "refused", "does not load", "not judged"
 VERDICTS = {"incorrect": WRONG, "nondeterministic": WRONG, "unsupported": REFUSED, LATE: UNJUDGED}  # else the status
-# What no kernel does by mistake: a word of the kit's reason, and what it means.
+# What no kernel does by mistake: words of the kit's reason -> what they mean.
 CHEATS = {
     "changed its input": "changes its inputs",
     "its bits are the query's": "returns its input",
@@ -36,7 +36,7 @@ CHEATS = {
     "behind the call": "leaves a process behind the call",
     "and no class derived of it": "returns what only looks like a tensor",
 }
-# The same of a whole run: a key of the report, and what it means where it names something.
+# The same for a whole run: a key of the report -> what it means if it lists anything.
 SPOILED = {
     "changed": "changes the judge's files",
     "read": "reads how it is judged",
@@ -46,7 +46,7 @@ SPOILED = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file as it was read."""
+    """A candidate file as it was read."""
 
     name: str
     source: bytes
@@ -58,7 +58,7 @@ class Candidate:
 
 @contextmanager
 def alone(candidate: Candidate) -> Iterator[Path]:
-    """A folder with nothing but the candidate, as the module MODULE, that another user may read."""
+    """A folder with only the candidate, as the module MODULE, readable by other users."""
     with tempfile.TemporaryDirectory(prefix="diptych-grade-") as folder:
         Path(folder).chmod(0o755)
         (Path(folder) / f"{MODULE}.py").write_bytes(candidate.source)
@@ -68,10 +68,10 @@ def alone(candidate: Candidate) -> Iterator[Path]:
 def judged(
     candidate: Candidate, entry: str, asks: Sequence[Sequence[str]], words: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """{"verdict", "kind", "case", "reason", "right", "asked", "by", "seconds"}: of the first of `asks` in which the
-    candidate is not right, else of the last. kind: of a cheat; of wrong values the mistake that explains them.
+    """{"verdict", "kind", "case", "reason", "right", "asked", "by", "seconds"} of the first of `asks` in which the
+    candidate is not right, else of the last. kind: of a cheat; for wrong values, the mistake that explains them.
 
-    asks: what diptych-check is asked, one after the other: ("--level", "first"). words: further options of each.
+    asks: what to ask of diptych-check, in order: ("--level", "first"). words: further options of each.
     """
     begun, found = time.monotonic(), {}
     for ask in asks:
@@ -82,7 +82,7 @@ def judged(
 
 
 def _once(candidate: Candidate, entry: str, words: Sequence[str]) -> dict[str, Any]:
-    """One run of the command. Of a kernel that does not answer in time it asks no further case."""
+    """Run the command once. After a call without an answer it asks no further case."""
     with alone(candidate) as folder, tempfile.TemporaryDirectory(prefix="diptych-report-") as reports:
         report = Path(reports) / "report.json"
         command = [
@@ -112,7 +112,7 @@ def verdict(word: str, **more: Any) -> dict[str, Any]:
 
 
 def read(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report of the kit says of its kernel."""
+    """The verdict in a report of the kit."""
     asked = [
         case for case in report["cases"] if case["status"] not in ("too_large", "not asked") and not case["declared"]
     ]

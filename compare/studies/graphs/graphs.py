@@ -49,8 +49,8 @@ from compare.workloads.suites import UnknownWorkload
 
 HELP = "one captured graph for every batch, or one per batch"
 
-# Fixed tensors that any batch is copied into, as a serving engine captures its graphs on. A graph holds a launch on
-# each of several page sets, so that no replay finds its pages in a cache.
+# Fixed tensors that any batch is copied into, as an engine captures its graphs on. A graph holds a launch on each of
+# several page sets, so that no replay finds its pages in a cache.
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Size:
 
     seqs: int = 256
     keys: int = 131072
-    tokens: int = 8192 + 256  # of prompts, and a decode of every sequence: 16q1s2k_16q512s1536 has 8208
+    tokens: int = 8192 + 256  # prompts, and a decode of every sequence
 
     def holds(self, lens: Lens) -> bool:
         stats = BatchStats.of(lens)
@@ -67,10 +67,12 @@ class Size:
 
 
 class Stage:
-    """query, pool, tables, query_start_loc, seq_lens and out at fixed addresses; `fill` makes them another batch."""
+    """query, pool, tables, query_start_loc, seq_lens and out at fixed addresses; `fill` puts another batch into
+    them."""
 
     def __init__(self, size: Size, shape: AttentionShape, sets: int, pages: int, device: torch.device) -> None:
-        """pages: of the pool; a batch needs no more of them, and its sets overlap only where all together do."""
+        """pages: of the pool, at least those of one batch. Page sets overlap only where the pool is too small for all
+        of them."""
         self.size, self.shape, self.sets, self.device = size, shape, sets, device
         generator = torch.Generator(device).manual_seed(0)
 
@@ -135,7 +137,7 @@ class Stage:
         return [self.batch(number, seqs, seqs, stats) for number in range(self.sets)]
 
 
-# A kernel captured on every page set of a stage, and what capturing and timing it takes of a GPU.
+# A kernel captured on every page set of a stage, and the GPU operations behind it.
 
 
 PLAIN = Features()
@@ -202,7 +204,7 @@ class Captured:
         return "" if verdict.ok else verdict.reason
 
 
-SETS, PAGES = 16, 65536  # launches of a graph, each on pages of its own; 4 GiB of K and V at Llama-3-8B's shape
+SETS, PAGES = 16, 65536  # launches of a graph, each on its own pages: 4 GiB of K and V
 MOST_SEQS = 256
 FEW = (1, 3, 17, 100)  # sequences replayed in graphs for more
 DECODE_KEYS = 2048
@@ -293,7 +295,7 @@ def layers(tools: Tools, stage: Stage, dsl: str) -> Iterator[Row]:
     keys, seqs = min(DECODE_KEYS, stage.size.keys), min(8, stage.size.seqs)
     stage.fill([(1, keys)] * seqs)
     hidden = torch.zeros(seqs, 4096, device=tools.device)
-    many = stage.sets  # of the model that this stands for
+    many = stage.sets  # layers of the modelled network
 
     def around(number: int) -> None:
         hidden.add_(1.0)

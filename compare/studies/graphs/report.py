@@ -1,4 +1,4 @@
-"""The report of `study graphs`: tables and two figures, from manifest.json and graphs.jsonl alone."""
+"""The report of `study graphs`: tables and two figures, from manifest.json and graphs.jsonl only."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from compare.report import render
 from compare.report.blocks import Bullets, Picture, Section, Text
 from compare.report.style import WIDTH_IN, legend, marks, plain_log, pyplot, save
 
-# The two figures of compare.studies.graphs.graphs: one graph for all against one a batch, and what programs in excess
-# cost.
+# The two figures of compare.studies.graphs.graphs: one graph for all batches against one a batch, and the cost of
+# surplus programs.
 
 
 Rows = Sequence[dict[str, Any]]
-STATIC_AT = 2.2  # times the largest graph: where static_grid's graph for all stands
+STATIC_AT = 2.2  # where static_grid's graph for all stands, times the largest graph
 
 
 def draw_ratios(pairs: Rows, path: Path) -> Path:
@@ -45,10 +45,10 @@ def draw_ratios(pairs: Rows, path: Path) -> Path:
 
 
 def waves(found: Rows, path: Path) -> Path:
-    """A panel a DSL: auto's decode of few sequences over the number that its graph was captured for.
+    """Draw a panel a DSL: auto's decode of few sequences over the number of sequences that its graph was captured for.
 
-    Filled: a graph of its own. At the right static_grid's one graph for all. A line that rises is what programs without
-    work cost: they start, find nothing and leave, wave by wave.
+    Filled markers: a graph of its own; at the right, static_grid's one graph for all. A rising line is the cost of
+    surplus programs: they start, find no work and exit, wave by wave.
     """
     dsls = list(dict.fromkeys(row["kernel"].split("/")[0] for row in found))
     figure, panels = pyplot().subplots(
@@ -102,12 +102,12 @@ def _sizes(axes: Any, sizes: Sequence[int]) -> None:
     axes.set_xlim(sizes[0] / 1.8, sizes[-1] * STATIC_AT * 2.2)
 
 
-LINES = "graphs.jsonl"  # a result a line, as it came
+LINES = "graphs.jsonl"  # a result a line, in order of arrival
 MIB = 2**20
 
 
 def write(folder: Path, rows: Rows) -> Path:
-    """report.md, report.html and figures/*.svg into the folder; returns report.md's path."""
+    """Write report.md, report.html and figures/*.svg into the folder; returns report.md's path."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     run = RunData(folder, manifest | {"suite": "captured graphs"}, [], figures=_draw(rows, folder / "figures"))
     made = sections(rows)
@@ -139,7 +139,7 @@ def _wrong(rows: Rows) -> Section | None:
 
 
 def _where(row: dict[str, Any]) -> str:
-    """The place of a row: its experiment, and what of it."""
+    """Which experiment a row belongs to, and which part of it."""
     return ", ".join(str(row[name]) for name in ("experiment", "row", "sequences", "graph") if name in row)
 
 
