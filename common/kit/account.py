@@ -1,8 +1,8 @@
-"""The user that a kernel runs as: one that nobody is, where the kit is root on Linux.
+"""The user that a kernel runs as: an unused one, where the kit is root on Linux.
 
-It owns one folder, for its home and its caches, and may write to no file of the judge's, end none of its processes and
-read none of its memory. What it must read and is closed to others (a kernel below /root) it reads by a capability for
-that alone, where the system lets root hand it on.
+It owns one folder, for its home and caches, and cannot write the judge's files, end its processes or read its memory.
+Files that it must read and that are closed to others (a kernel below /root) it reads by one capability, where the
+system lets root pass it on.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pathlib import Path
 from common import process
 
 HERE = Path(__file__).resolve().parent
-UIDS = range(60706, 61184)  # that no system gives out, and that a container without root has too
+UIDS = range(60706, 61184)  # not assigned by systems, and present in containers without root
 DEVICES = ("/dev/nvidia*", "/dev/kfd", "/dev/dri/renderD*")
 LOOK_S = 60.0
-NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}  # of root: capabilities, by their bits
+NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}  # capabilities that root needs: name -> bit
 _given: list[int] = []
 
 
@@ -47,7 +47,7 @@ class Account:
 
 
 class Home:
-    """A folder for one account alone, below one that is the judge's; both go with this object."""
+    """A folder for one account, inside one of the judge's; both are removed with this object."""
 
     def __init__(self, account: Account) -> None:
         above = Path(tempfile.mkdtemp("", "diptych-"))
@@ -59,7 +59,7 @@ class Home:
             os.chown(folder, account.uid, account.gid)
 
     def environment(self) -> dict[str, str]:
-        """Names of this folder, and of packages that the user who called installed for himself."""
+        """Environment variables for this folder, and for packages that the calling user installed for himself."""
         home, caches = str(self._folder), self._folder / ".cache"
         folders = {"HOME": home, "TMPDIR": str(self._folder / "tmp"), "XDG_CACHE_HOME": str(caches)}
         named = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "CUDA_CACHE_PATH": "cuda"}
@@ -68,7 +68,7 @@ class Home:
 
 
 def another() -> tuple[Account | None, str]:
-    """An account that can run kernels from this folder, or None and why there is none."""
+    """An account that can run kernels from this folder; or None and the reason."""
     if not sys.platform.startswith("linux"):
         return None, f"on {sys.platform} a kernel has the rights of who calls"
     if os.geteuid() != 0:
@@ -100,7 +100,7 @@ def _another(folder: str, python_path: str) -> tuple[Account | None, str]:
 
 
 def _opens(path: str) -> bool:
-    """Whether a device file is one that this process itself can open."""
+    """Whether this process can open the device file."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_RDWR))
         return True
@@ -108,7 +108,7 @@ def _opens(path: str) -> bool:
 
 
 def _unused() -> int:
-    """A number from UIDS that no process has, and that was not given to another child here."""
+    """A uid of UIDS without processes, not yet given to another child here."""
     taken = set(map(str, _given)) if len(_given) < len(UIDS) else set()
     for path in glob("/proc/[0-9]*/status"):
         with contextlib.suppress(OSError):
@@ -121,7 +121,7 @@ def _unused() -> int:
 
 
 def _read_by_kernels(folder: str, python_path: str) -> list[str]:
-    """Python, the packages that it finds, and modules of the folders that a kernel is imported from."""
+    """What kernels read: Python, its packages, and the modules of the folders that a kernel is imported from."""
     own = [folder, *(path for path in python_path.split(os.pathsep) if path)]
     modules = [
         path for one in own for pattern in ("*.py", "*/__init__.py") for path in glob(os.path.join(one, pattern))

@@ -1,4 +1,4 @@
-"""What a run asked of a kernel: features, dtypes, sizes. An `ok` is worth no more than this."""
+"""What a run asked of a kernel: features, dtypes, sizes. An `ok` covers no more than this."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from common.kit.declared import BESIDE
 
 @dataclass(frozen=True)
 class Asked:
-    """features: members of SUPPORTS, each with how many cases asked for it. dtypes: of the query and of the caches.
-    sizes: of each the smallest and the largest."""
+    """features: members of SUPPORTS, each with the number of cases that asked for it. dtypes: of the query and of the
+    caches. sizes: the least and greatest of each."""
 
     cases: int
     features: dict[str, int]
@@ -22,7 +22,7 @@ class Asked:
 
     @classmethod
     def of(cls, cases: Iterable[Case], *, lse: bool) -> Asked:
-        """Of the cases that a kernel was called on; lse: whether the kernel has it."""
+        """Of the cases that the kernel was called on; lse: whether it has an LSE."""
         cases = list(cases)
         named = [case.asked | ({"lse"} if lse and case.lse is not None else set()) for case in cases]
         features = {name: sum(name in of for of in named) for name in sorted(set().union(*named))}
@@ -33,11 +33,11 @@ class Asked:
         return cls(len(cases), features, tuple(sorted(dtypes)), sizes)
 
     def missing(self, supports: Iterable[str]) -> tuple[str, ...]:
-        """What is declared and was not asked."""
+        """The declared features that no case asked for."""
         return tuple(sorted(set(supports) - set(self.features) - BESIDE))
 
     def lines(self) -> list[str]:
-        """In words, for a terminal."""
+        """The same as lines for a terminal."""
         if not self.cases:
             return ["asked: nothing"]
         features = ", ".join(f"{name} {count}" for name, count in self.features.items())

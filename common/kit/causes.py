@@ -1,8 +1,8 @@
-"""What a wrong result equals: known mistakes, each recomputed in float64, and said only where it explains every number.
+"""Explain a wrong result: known mistakes, recomputed in float64, and named only where one explains every number.
 
-A mistake is other inputs, another mask or another softmax for the reference. It is named where the whole result is
-within the budgets of what it would give, which the true ones do not hold. So a name never contradicts the numbers; two
-mistakes that give the same here are both named.
+A mistake replaces the inputs, the mask or the softmax of the reference. It is named where the whole result is within
+the budgets of what it would give, and not within those of the right one. So a name never contradicts the numbers; two
+mistakes that agree here are both named.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from common.spec.precision import Precision
 
 LOG2E = math.log2(math.e)
 TILES = (16, 32, 64, 128)
-MOST_LOGITS = 2**22  # of a batch whose causes are looked for: some seconds for all
+MOST_LOGITS = 2**22  # of a batch whose causes are searched: some seconds for all
 MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """What a wrong kernel computes. after: what it makes of the result."""
+    """What a wrong kernel computes. after: how it changes the result."""
 
     batch: PagedBatch
     features: Features
@@ -44,14 +44,14 @@ class Mistake:
         return self.after(reference(self.batch, self.features, sight=self.sight, weigh=self.weigh))
 
 
-Named = Iterator[tuple[str, Mistake]]  # in words behind "equals what ... would give"
+Named = Iterator[tuple[str, Mistake]]  # the words behind "equals what ... would give"
 
 
-# Where K, V, Q and pages are looked for.
+# Mistakes in finding K, V, Q and pages.
 
 
 def _restrided(tensor: Tensor, strides: tuple[int, ...]) -> Tensor | None:
-    """The same storage under other strides; None where they leave it, or are the same."""
+    """The same storage with other strides; None where they leave it, or are the same."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
     inside = tensor.storage_offset() + last < tensor.untyped_storage().nbytes() // tensor.element_size()
     same = strides == tensor.stride()
@@ -82,7 +82,7 @@ _CACHES = {"K": "key_cache", "V": "value_cache"}
 
 
 def _of_heads(scale: Tensor | None, heads: Tensor) -> Tensor | None:
-    """Scales of K or V, of these heads in turn."""
+    """The scales of K or V for these heads in turn."""
     if scale is None or scale.numel() == 1:
         return scale
     return scale[..., heads]
@@ -101,7 +101,7 @@ def _heads(batch: PagedBatch, features: Features) -> Named:
         if int(heads.max()) < kv and not torch.equal(heads, head // (query // kv)):
             caches = {name: getattr(batch, name)[:, :, heads] for name in _CACHES.values()}
             scales = {name: _of_heads(getattr(features, name), heads) for name in ("key_scale", "value_scale")}
-            # the step's new K and V are in the cache as well
+            # the step's new K and V are also in the cache
             yield words, Mistake(batch.replace(**caches, key=None, value=None), replace(features, **scales))
 
 
@@ -142,7 +142,7 @@ def _rows(batch: PagedBatch, features: Features) -> Named:
         )
 
 
-# What a query sees.
+# Mistakes in what a query sees.
 
 
 def _sight(**fields: Any) -> type[Sight]:
@@ -150,8 +150,8 @@ def _sight(**fields: Any) -> type[Sight]:
 
 
 class _Changed(Sight):
-    """shift: of every position, or "rows": positions counted from the first query. diagonal: how many keys more the
-    causal mask shows. kept: how many keys of a sequence of so many are left. first: keys that are hidden."""
+    """shift: of every position, or "rows": positions counted from the first query. diagonal: how many more keys the
+    causal mask shows. kept: how many keys of a sequence remain. first: hidden leading keys."""
 
     shift: int | str = 0
     diagonal = 0
@@ -201,7 +201,7 @@ def _masks(batch: PagedBatch, features: Features) -> Named:
             yield words, Mistake(batch, features, _sight(**fields))
     f, without = features, {}
     if f.causal and not f.cross:
-        # what else hides keys stays as it is
+        # other masks stay as they are
         without["no causal mask"] = {"causal": False, "causal_per_sequence": None}
     if f.sliding_window is not None:
         window = f.sliding_window
@@ -225,7 +225,7 @@ def _masks(batch: PagedBatch, features: Features) -> Named:
         yield words, Mistake(batch, replace(features, **fields))
 
 
-# Numbers.
+# Mistakes in numbers.
 
 
 def _powers(batch: PagedBatch) -> dict[str, float]:
@@ -271,7 +271,7 @@ _SCALES = {"key_scale": "scale of K", "value_scale": "scale of V", "query_scale"
 
 
 def _unrescaled(tile: int, *, rows: bool, sums: bool) -> Weigh:
-    """Online softmax over tiles whose accumulator (rows) or sum (sums) keeps the scale of each tile's own maximum."""
+    """Online softmax over tiles whose accumulator (rows) or sum (sums) is not rescaled to the running maximum."""
 
     def weigh(logits: Tensor, sink: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         right, denominator, peak = softmax(logits, sink)
@@ -321,7 +321,7 @@ HYPOTHESES = (_strides, _heads, _pages, _rows, _masks, _numbers, _softmaxes)
 
 @dataclass(frozen=True)
 class Found:
-    """What a kernel wrote in one call, and what it is held to."""
+    """What a kernel wrote in one call, and what it is judged by."""
 
     out: Tensor
     lse: Tensor | None
@@ -332,14 +332,14 @@ class Found:
 
     @property
     def is_the_query(self) -> bool:
-        """Whether the rows of the output have the bits of the query's, as of a kernel that returns its input."""
+        """Whether the output rows have the query's bits, as from a kernel that returns its input."""
         rows = slice(int(self.batch.query_start_loc[-1]))
         query, out = self.batch.query[rows], self.out[rows]
         return (query.shape, query.dtype) == (out.shape, out.dtype) and out.numel() > 0 and same_bits(query, out)
 
     def is_what(self, mistake: Mistake, right: Expected) -> bool:
-        """Whether this is what a mistake gives, and not `right`. Where the mistake reads a NaN of nobody's, a tile may
-        hand that to rows that do not see the key: then the finite numbers, half of all at least, must tell it."""
+        """Whether this is what a mistake gives, and not `right`. Where the mistake reads a NaN of an unowned slot, a
+        tile may pass it to rows that do not see the key: then the finite numbers, at least half of all, decide."""
         try:
             expected, given = mistake.expected(), (mistake.batch, mistake.features)
             own = slice(expected.num_tokens)
@@ -350,18 +350,18 @@ class Found:
                 if int(finite.sum()) < finite.numel() / 2 or self.holds(right, self.batch, self.features):
                     return False
             return self.holds(expected, *given)
-        except (ValueError, IndexError, RuntimeError):  # a mistake that cannot be made here
+        except (ValueError, IndexError, RuntimeError):  # a mistake that is impossible here
             return False
 
     def holds(self, expected: Expected, batch: PagedBatch, features: Features) -> bool:
-        """Whether the checker accepts this as what is expected."""
+        """Whether the checker accepts this as the expected result."""
         given = (batch, features, self.contract, expected)
         return check(self.out, self.lse, *given, structured=self.structured).ok
 
 
 def explained(found: Found, only: str | None = None) -> list[str]:
-    """Mistakes that give all that was found, in words; none where more than MOST_NAMED do. only: that one alone is
-    looked for. The result is wrong: the true reference does not explain it."""
+    """The mistakes that explain the whole result, in words; none where more than MOST_NAMED do. only: search for this
+    one only. The result is wrong: the true reference does not explain it."""
     shape, lens = found.batch.shape, lens_of(*_lens(found.batch))
     if sum(q * n for q, n in lens) * shape.num_query_heads > MOST_LOGITS:
         return []
@@ -379,12 +379,12 @@ def explained(found: Found, only: str | None = None) -> list[str]:
 
 
 def said(names: list[str]) -> str:
-    """Behind the reason of a failure."""
+    """The causes as the end of a failure's reason."""
     return f"; equals what {', or '.join(names)} would give" if names else ""
 
 
 def not_written(name: str, first: Tensor, again: Tensor, poison: float, other: float) -> str:
-    """What of an output kept what it was filled with, `poison` in one call and `other` in the next; "" for nothing."""
+    """Which part of an output kept its fill, `poison` in one call and `other` in the next; "" for none."""
     one, two = first.float(), again.float()
     kept = ((one.isnan() if math.isnan(poison) else one == poison)
             & (two.isnan() if math.isnan(other) else two == other))  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a kernel says of itself, or its caller in its place: read once, and refused where it means nothing."""
+"""What a kernel declares, or its caller in its place: read once, and refused where it is meaningless."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from common.spec.paged_batch import DTYPES, E4M3
 from common.spec.precision import Precision
 
 DEFAULT = ("causal",)  # of a kernel that declares nothing
-BESIDE = frozenset({"full_graph"})  # what a kernel may declare beside MEMBERS, and no case asks for
+BESIDE = frozenset({"full_graph"})  # may be declared beside MEMBERS; no case asks for it
 _DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in (*DTYPES, *E4M3))
 
 
@@ -27,7 +27,7 @@ def _is_list_of(found: object, fits: Any) -> bool:
     return isinstance(found, list) and len(found) > 0 and all(map(fits, found))
 
 
-# Each limit: whether a value is one, and what it must be.
+# Each limit: whether a value is valid, and what is allowed.
 LIMITS: dict[str, tuple[Any, str]] = {
     "dtype": (lambda x: _is_list_of(x, lambda one: one in _DTYPES), f"a list of {', '.join(_DTYPES)}"),
     "head_size": (lambda x: _is_list_of(x, _is_size), "a list of integers"),
@@ -43,7 +43,7 @@ LIMITS: dict[str, tuple[Any, str]] = {
 
 
 def supports_of(names: Iterable[str]) -> frozenset[str]:
-    """Members of SUPPORTS. Raises SpecError for a name of none, with the nearest."""
+    """Members of SUPPORTS. Raises SpecError for an unknown name, with the nearest."""
     found = frozenset(names)
     for name in sorted(found - MEMBERS - BESIDE):
         near = difflib.get_close_matches(name, MEMBERS, 1, 0.5)
@@ -53,7 +53,7 @@ def supports_of(names: Iterable[str]) -> frozenset[str]:
 
 
 def limits_of(limits: object) -> dict[str, Any]:
-    """LIMITS as they are. Raises SpecError for one that nobody knows, or that is not of its kind."""
+    """LIMITS as given. Raises SpecError for an unknown limit, or an invalid value."""
     if not isinstance(limits, dict):
         raise SpecError("LIMITS", f"{limits!r:.60}", f"an object of {', '.join(LIMITS)}")
     if unknown := set(limits) - set(LIMITS):
@@ -67,7 +67,7 @@ def limits_of(limits: object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a kernel says of itself. limits: see docs/conformance.md; supports_given: whether it said so itself.
+    """What a kernel declares. limits: see docs/conformance.md; supports_given: whether it declared features itself.
     without_lse: whether it may be called without an LSE."""
 
     adapter: str
@@ -80,7 +80,7 @@ class Declared:
 
     @classmethod
     def of(cls, said: dict[str, Any]) -> Declared:
-        """Of what the child told. Raises SpecError naming what is wrong with it."""
+        """From what the child reported. Raises SpecError naming what is invalid."""
         supports = said["supports"]
         if supports is not None and not (isinstance(supports, list) and all(isinstance(one, str) for one in supports)):
             raise SpecError("SUPPORTS", f"{supports!r:.60}", "a set of names")
@@ -106,7 +106,8 @@ class Declared:
         return self.beyond(batch.shape, max((query_len for query_len, _ in case.lens), default=0))
 
     def beyond(self, shape: AttentionShape, longest: int) -> str:
-        """Which limit a batch of this shape, with queries up to so many tokens, is beyond; empty where it is none."""
+        """The limit that a batch of this shape, with queries up to so many tokens, exceeds; empty where there is
+        none."""
         found = {name: getattr(shape, name) for name in ("head_size", "block_size", "queries_per_kv")}
         for name, value in (found | {"dtype": str(shape.dtype).removeprefix("torch.")}).items():
             if name in self.limits and value not in self.limits[name]:

@@ -1,7 +1,7 @@
-"""A case of the axes for one kernel: what the kernel does not declare is off, sizes outside of its limits are others.
+"""Fit a case of the axes to one kernel: switch off undeclared features, and replace sizes outside its limits.
 
-So each kernel meets every value, pair and triple of what it has (`common.cases.axes`), and none of the cases is lost
-for a feature that stands in it by the way. Named cases stay as they are: the kit counts them as unsupported.
+So each kernel meets every value, pair and triple of what it has (`common.cases.axes`), and no case is lost because of
+an unrelated feature. Named cases stay as they are: the kit counts them as unsupported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from common.cases.case import Case
 from common.spec.kernel import asked_of_shape
 
-# member of SUPPORTS -> what turns it off
+# member of SUPPORTS -> how to switch it off
 _OFF: dict[str, dict[str, Any]] = {
     "sliding_window": {"sliding_window": None}, "softcap": {"softcap": None}, "sinks": {"sinks": None},
     "alibi": {"alibi": None}, "alibi_sqrt": {"alibi": None}, "chunked_local": {"chunk": None, "chunk_lookback": 0},
@@ -26,32 +26,32 @@ _OFF: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _SIZES = {"head_size": "head_size", "block_size": "block_size", "dtype": "dtype"}  # of LIMITS -> field
 MOST_HEADS = 96
-MOST_SPARE, FEW_SPARE = 2**27, 40  # bytes of pages that nobody owns, and how many pages are left where they are more
+MOST_SPARE, FEW_SPARE = 2**27, 40  # bytes of unowned pages, and how many pages remain where there are more
 
 
 def _turn(case: Case, values: Collection[Any]) -> Any:
-    """One of some values, by the name of the case."""
+    """One of some values, chosen by the case's name."""
     return list(values)[zlib.crc32(case.name.encode()) % len(values)]
 
 
 def _narrow(case: Case) -> Case:
-    """Heads of at most 256 lanes, of K and of V."""
+    """The case with heads of at most 256 lanes, for K and V."""
     halves = {"head_size": case.head_size, "value_size": case.value_size}
     return case.but(**{name: size // 16 * 8 for name, size in halves.items() if size and size > 256})
 
 
 def _self_attention(case: Case) -> Case:
-    """Without `cross`, whose sequences may have fewer keys than queries."""
+    """The case without `cross`, whose sequences may have fewer keys than queries."""
     return case.but(cross=False, lens=tuple((q, max(q, n) if n else 0) for q, n in case.lens))
 
 
 def _one_way(case: Case) -> Case:
-    """Not causal, for a kernel that is never causal; without what needs the other."""
+    """The case for a kernel that is never causal: not causal, without features that need it."""
     return case.but(causal=False, chunk=None, chunk_lookback=0, spans=None, non_causal=None, tree=None)
 
 
 def supported(case: Case, supports: Collection[str]) -> Case:
-    """The case with what is not in SUPPORTS turned off."""
+    """The case with the features outside of SUPPORTS switched off."""
     if "cross" in case.asked and "cross" not in supports:
         case = _self_attention(case)
     if "causal" in case.asked and "causal" not in supports and "non_causal" in supports:
@@ -83,5 +83,5 @@ def limited(case: Case, limits: Mapping[str, Any]) -> Case:
 
 
 def fitted(case: Case, supports: Collection[str], limits: Mapping[str, Any]) -> Case:
-    """The case for a kernel of these features and LIMITS."""
+    """The case for a kernel with these features and LIMITS."""
     return limited(supported(case, supports), limits)

@@ -1,6 +1,6 @@
-"""The calls and the verdict of the kit on a function in this process: for kernels that are ours, thousands of them.
+"""The kit's calls and verdict on a function in this process: for our own kernels, thousands of them.
 
-Without a child between them a case costs what its reference costs, once, and then a call. Nothing is contained here.
+Without a child a case costs its reference, once, and then a call. Nothing is contained here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from common.spec import Features, PagedBatch
 from common.spec.kernel import Precision
 
 OTHER = 7.0
-Launch = Callable[[PagedBatch, Features, Tensor, Tensor | None], None]  # writes to out, and to lse where it is asked
+Launch = Callable[[PagedBatch, Features, Tensor, Tensor | None], None]  # writes out, and lse where asked
 
 
 @dataclass
 class Asked:
-    """A case, built once, and what each of its calls must give."""
+    """A case, built once, and the expected result of each of its calls."""
 
     case: Case
     batch: PagedBatch
@@ -46,7 +46,7 @@ class Asked:
         return cls(case, batch, features, guards, known)
 
     def same_as_right(self, launch: Launch, right: Launch) -> bool:
-        """Whether a kernel writes in the first call, bit for bit, what a right one does: then its verdict is known."""
+        """Whether a kernel's first call writes the same bits as a right kernel's: then its verdict is known."""
         found = []
         for one in (launch,) if self.right else (launch, right):
             out, lse = outputs(self.case, self.batch, self.guards)
@@ -56,9 +56,9 @@ class Asked:
         return all(same_bits(a, b) for a, b in zip(found[0], self.right, strict=True))
 
     def why_not(self, launch: Launch, contract: Precision | None = None) -> str:
-        """What is wrong with a kernel here; empty where nothing is. Raises what the kernel raises.
+        """What is wrong with a kernel; empty where nothing is. Raises what the kernel raises.
 
-        One that damaged the inputs leaves them so: the next one needs the case anew.
+        A kernel that damages the inputs leaves them damaged: build the case anew for the next one.
         """
         if self.case.name in BEFORE:
             earlier = Asked.of(BEFORE[self.case.name])

@@ -1,8 +1,8 @@
-"""A kernel in a process of its own: time limit, crash, out of memory, flood, stray processes -> a status.
+"""Run a kernel in a process of its own: time limit, crash, out of memory, flood, stray processes -> a status.
 
-The process runs `common/kit/isolated.py` by its path, as a user of its own where that can be (`common.kit.account`).
-Whatever it does, `Isolated.ask` returns a Reply within its limit, and the next question goes to a fresh process where
-the last one is lost. Every process that it left is ended (`common.kit.offspring`).
+The process runs `common/kit/isolated.py` by its path, as its own user where possible (`common.kit.account`). Whatever
+it does, `Isolated.ask` returns a Reply within its limit, and after a loss the next question goes to a fresh process.
+Every process that it leaves is ended (`common.kit.offspring`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from common.process import DESCRIPTOR, Child, Lost, Over
 HERE = Path(__file__).resolve().parent
 LONGEST_REPLY = 2**20
 WRITTEN = "wrote into the channel to the kit"
-IDLE = 0.005  # processor time, as a part of a limit, under which a child did nothing in its second half
+IDLE = 0.005  # processor time, as part of a limit, below which a child was idle in its second half
 
 
 @dataclass(frozen=True)
 class Limits:
-    """start_s: to import torch and to begin. call_s: one call, with its compiling; importing the kernel counts as one.
+    """start_s: to import torch and begin. call_s: one call, including compiling; importing the kernel counts as one.
     flood: bytes on stdout and stderr in one call. memory: bytes on a CPU beyond the imports; 0 = no limit."""
 
     start_s: float = 300.0
@@ -49,7 +49,7 @@ class Reply:
 
 @dataclass
 class Noted:
-    """What was seen of a kernel besides its answers, by all processes that it had.
+    """What was observed of a kernel beside its answers, in all of its processes.
 
     read: files of the judge that it opened. unended: its processes that SIGKILL did not end.
     """
@@ -68,7 +68,7 @@ def processor_s(pid: int) -> float | None:
 
 
 def _late(limit_s: float, used_s: float | None) -> str:
-    """Why there is no answer, as far as the processor time of the second half of the wait tells it."""
+    """Why there is no answer, as far as the processor time of the wait's second half shows."""
     words = f"no answer within {limit_s:.0f} s"
     if used_s is None:
         return words
@@ -76,7 +76,7 @@ def _late(limit_s: float, used_s: float | None) -> str:
 
 
 def _named(lost: Lost, limit_s: float, flood: int) -> tuple[str, str]:
-    """Status and reason, in the words of a call."""
+    """Status and reason of a lost child, in the words of a call."""
     if lost.status == "timeout":
         return "timeout", lost.reason
     if lost.status == "flood":
@@ -91,17 +91,16 @@ def _named(lost: Lost, limit_s: float, flood: int) -> tuple[str, str]:
 
 
 def plain(said: object) -> str:
-    """What a child said, in one line that a terminal and a file can hold: no control characters, no half of a
-    surrogate pair."""
+    """A child's words in one line that terminals and files can hold: without control characters and lone surrogates."""
     words = " ".join(str(said)[:1000].split())
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)[:500]
 
 
 class Isolated:
-    """One process at a time, started when it is asked something.
+    """One process at a time, started by the first question.
 
-    interpret: run common/interpreter first and set TRITON_INTERPRET=1. threads: what torch may use in the child.
-    noted: what several of one kernel write to.
+    interpret: run common/interpreter first and set TRITON_INTERPRET=1. threads: for torch in the child. noted: shared
+    by several instances of one kernel.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class Isolated:
 
     @cached_property
     def not_isolated(self) -> str:
-        """Why the child runs as the user who calls; empty where it has a user of its own."""
+        """Why the child runs as the calling user; empty where it has its own."""
         return self._account[1]
 
     @cached_property
@@ -123,7 +122,7 @@ class Isolated:
         return account.another()
 
     def share(self, why: str) -> None:
-        """From now on run as the user who calls."""
+        """Run as the calling user from now on."""
         self.close()
         self._account = None, why
         self.not_isolated = why
@@ -137,8 +136,8 @@ class Isolated:
         return account.Home(self._account[0])
 
     def ask(self, request: dict[str, Any], limit_s: float | None = None, files: Sequence[int] = ()) -> Reply:
-        """One question, with descriptors that the child is handed, and one answer; never raises for what the child
-        does."""
+        """Ask one question, with descriptors to pass to the child, and return one answer; never raises for what the
+        child does."""
         nonce = secrets.token_hex(8)
         limit = self.limits.call_s if limit_s is None else limit_s
         try:
@@ -158,7 +157,7 @@ class Isolated:
         return Reply(said.pop("status"), plain(said.pop("reason", "")), said)
 
     def kill(self) -> None:
-        """End what the process does, for another thread than the one that asks: that one loses its answer."""
+        """End the running process from another thread; the asking thread loses its answer."""
         if (child := self._child) is not None:
             child.kill()
 
@@ -171,9 +170,9 @@ class Isolated:
         self._child = None
 
     def _put(self, request: bytes, nonce: str, files: Sequence[int]) -> None:
-        """Hand the question to a process that says it has it. Raises Lost.
+        """Send the question to a process that confirms it. Raises Lost.
 
-        One that answered the last question and ended behind its answer is replaced: the next kernel is not to blame.
+        A process that ended after its last answer is replaced: the next kernel is not to blame.
         """
         if self._child is not None:
             self._child.mark()
@@ -208,8 +207,8 @@ class Isolated:
         self.started += 1
 
     def _heard(self, nonce: str, limit: float, *, alone: bool = False) -> dict[str, Any]:
-        """What the child sent to the question with this nonce; anything else, or anything behind a line that is to
-        stand `alone`, is the kernel's doing. Raises Lost."""
+        """The child's answer to the question with this nonce; anything else, or anything after a line that must be the
+        last (`alone`), is the kernel's doing. Raises Lost."""
         try:
             said = json.loads(self._line(limit))
         except Lost as lost:
@@ -223,7 +222,7 @@ class Isolated:
         return said
 
     def _line(self, limit_s: float) -> bytes:
-        """The child's next line. Raises Lost; of a timeout it says whether the child computed or stood still."""
+        """The child's next line. Raises Lost; a timeout says whether the child computed or was idle."""
         try:
             return self._child.line(limit_s / 2)
         except Lost as lost:

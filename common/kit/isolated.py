@@ -1,13 +1,12 @@
-"""The child of `common.kit.isolate`: imports somebody's kernel and calls it on tensors that it is handed.
+"""The child of `common.kit.isolate`: imports a kernel and calls it on tensors that it is given.
 
-Run as a script by its path, so that a package called `common` beside the kernel stays the kernel's. It holds no
-reference, no tolerance and no verdict: the bytes of every tensor go back, and the parent judges them. Standard library
-and torch only. `common/interpreter` is run, by its path too, before the kernel is imported, where argv names it.
+Run as a script by its path, so that a package `common` beside the kernel stays the kernel's. It holds no reference, no
+tolerance and no verdict: the bytes of every tensor go back, and the parent judges them. Standard library and torch
+only. `common/interpreter` is run, also by its path, before the kernel is imported, where argv names it.
 
-One JSON object a line each way over the socket argv[1]. Asked `gpu`: whether torch finds one here. Asked `describe`:
-what the kernel declares. Asked `call`: the
-tensors are read from a file into buffers that keep their addresses from call to call, and written to another file; the
-descriptors of both come with the question.
+Exchanges one JSON object a line over the socket argv[1]. `gpu`: whether torch finds one. `describe`: what the kernel
+declares. `call`: read the tensors from a file into buffers that keep their addresses between calls, call the kernel,
+and write them to another file; the descriptors of both come with the question.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ HINTS = ("max_query_len", "max_seq_len", "num_decodes", "total_seq_len")
 FEATURES = ("causal", "sliding_window", "softcap", "alibi_sqrt", "chunk", "chunk_lookback", "cross", "batch_invariant")
 SCALES = ("key_scale", "value_scale", "query_scale", "out_scale")
 OPERANDS = ("sinks", "alibi_slopes", "spans", "causal_per_sequence", "tree_bias", *SCALES)  # tensors
-IMPLIED = {"cross", "batch_invariant"}  # a kernel may do them without being told
-FLASH = {"causal", "sliding_window", "softcap", "sinks"} | IMPLIED  # its ALiBi is another: -slope |q - k|
+IMPLIED = {"cross", "batch_invariant"}  # a kernel may support these without being told
+FLASH = {"causal", "sliding_window", "softcap", "sinks"} | IMPLIED  # its ALiBi differs: -slope |q - k|
 _memory: dict[tuple[int, ...], list[torch.Tensor]] = {}  # sizes of the storages -> the buffers of a call
 _workspaces: dict[Any, Any] = {}
 COMMON = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 JUDGE = tuple(os.path.join(COMMON, room, "") for room in ("oracle", "cases", "relations"))
-_read: set[str] = set()  # files of JUDGE that were opened here
-LOST = ("CUDA error", "HIP error")  # torch's words for a context that answers no more
+_read: set[str] = set()  # files of JUDGE opened here
+LOST = ("CUDA error", "HIP error")  # torch's errors for a dead context
 
 
 class Declined(Exception):
-    """Something that the kernel returned or lacks, in one sentence."""
+    """What the kernel returned or lacks, in one sentence."""
 
 
 def load(kernel: str) -> Any:
-    """`package.module` or `package.module:name`."""
+    """The object `package.module` or `package.module:name`."""
     path, _, attribute = kernel.partition(":")
     found = importlib.import_module(path)
     for name in filter(None, attribute.split(".")):
@@ -55,7 +54,7 @@ def load(kernel: str) -> Any:
 
 
 def accepted(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
-    """Names of the parameters, and whether any other keyword is taken too."""
+    """The names of the parameters, and whether any other keyword is accepted."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # an extension without a signature
@@ -64,7 +63,7 @@ def accepted(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
 
 
 def adapter_of(target: Any) -> str:
-    """How a target is called: protocol, flash_attn_kvcache, flash_attn_varlen or paged."""
+    """How to call a target: protocol, flash_attn_kvcache, flash_attn_varlen or paged."""
     if hasattr(target, "launch") and hasattr(target, "workspace"):
         return "protocol"
     if not callable(target):
@@ -76,13 +75,13 @@ def adapter_of(target: Any) -> str:
 
 
 def declared(kernel: str, target: Any, name: str) -> Any:
-    """What the callable, else its module, says of itself under `name`; None where neither does."""
+    """What the callable, else its module, declares under `name`; None where neither does."""
     owners = (target, sys.modules.get(kernel.partition(":")[0]))
     return next((getattr(owner, name) for owner in owners if hasattr(owner, name)), None)
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; what it has nothing for as text, so that the parent can say what it found."""
+    """The value for JSON; unsupported types become text, so that the parent can show them."""
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, tuple | list):
@@ -95,7 +94,7 @@ def _plain(value: Any) -> Any:
 
 
 def without_lse(target: Any, adapter: str) -> bool:
-    """Whether a target may be called without an LSE: it has no parameter `lse`, or one that is None by default."""
+    """Whether a target may be called without an LSE: it has no parameter `lse`, or one whose default is None."""
     try:
         parameter = inspect.signature(target).parameters.get("lse") if adapter == "paged" else None
     except (TypeError, ValueError):
@@ -103,17 +102,17 @@ def without_lse(target: Any, adapter: str) -> bool:
     return parameter is None or parameter.default is None
 
 
-COMPILED = ("JITFunction", "InterpretedFunction", "Autotuner", "Heuristics", "Kernel")  # of Triton, and of Helion
-_OTHERS = ("triton", "helion", "torch", "diptych_interpreter")  # packages whose own kernels are not asked about
+COMPILED = ("JITFunction", "InterpretedFunction", "Autotuner", "Heuristics", "Kernel")  # of Triton and Helion
+_OTHERS = ("triton", "helion", "torch", "diptych_interpreter")  # packages whose own kernels do not count
 
 
 def interpreted() -> bool:
-    """Whether Triton's interpreter runs here, and a module that was imported holds a kernel of Triton or Helion."""
+    """Whether Triton's interpreter runs here and an imported module contains a kernel of Triton or Helion."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         return False
     theirs = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] not in _OTHERS]
     kinds = {type(value) for module in theirs for value in list(getattr(module, "__dict__", {}).values())}
-    # A class that has a `__module__` for its objects has a descriptor there, and no text.
+    # A class that defines `__module__` for its objects has a descriptor there, not text.
     return any(str(k.__module__).partition(".")[0] in _OTHERS[:2] and k.__name__ in COMPILED for k in kinds)
 
 
@@ -125,7 +124,7 @@ def describe(kernel: str, adapter: str) -> dict[str, Any]:
 def described(kernel: str, target: Any, adapter: str) -> dict[str, Any]:
     """`describe` of a target that is here."""
     supports, limits, contract = (declared(kernel, target, name) for name in ("SUPPORTS", "LIMITS", "CONTRACT"))
-    if not isinstance(contract, dict | str | None):  # Diptych's Precision, or a class like it
+    if not isinstance(contract, dict | str | None):  # Diptych's Precision, or a similar class
         contract = getattr(contract, "__dict__", repr(contract))
     adapter = adapter_of(target) if adapter == "auto" else adapter
     return {
@@ -140,7 +139,7 @@ def described(kernel: str, target: Any, adapter: str) -> dict[str, Any]:
 
 
 def buffers(request: dict[str, Any]) -> list[torch.Tensor]:
-    """One byte tensor a storage, at the addresses of the last call of these sizes, holding what the file holds."""
+    """A byte tensor for each storage, with the file's content, at the addresses of the last call of these sizes."""
     sizes = tuple(request["storages"])
     if sizes not in _memory:
         _memory.clear()
@@ -168,7 +167,8 @@ def asked_for(t: dict[str, torch.Tensor], call: dict[str, Any]) -> dict[str, Any
 
 
 def paged(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
-    """target(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, what it has a name for)."""
+    """Call target(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, the keywords that it
+    accepts)."""
     names, anything = accepted(target)
     asked = asked_for(t, call)
     if missing := set() if anything else set(asked) - names - IMPLIED:
@@ -184,7 +184,7 @@ def paged(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
 
 
 def _flash_options(t: dict[str, torch.Tensor], call: dict[str, Any], names: frozenset[str], anything: bool) -> dict:
-    """The arguments that FlashAttention's two calls share; its window counts keys beside the query's own."""
+    """The arguments shared by FlashAttention's two calls; its window excludes the query's own key."""
     if missing := sorted(set(asked_for(t, call)) - FLASH):
         raise NotImplementedError(f"FlashAttention's call has no argument for {', '.join(missing)}")
     window = call["sliding_window"]
@@ -234,7 +234,7 @@ def flash_attn_kvcache(target: Any, t: dict[str, torch.Tensor], call: dict[str, 
 
 
 def protocol(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> None:
-    """A kernel of Diptych's Protocol, on the types that it imported itself; its workspace is kept, as servers do."""
+    """Call a kernel of Diptych's Protocol with the types that it imported; its workspace is kept, as in servers."""
     try:
         spec, kernel, metadata = (sys.modules[f"common.spec{name}"] for name in ("", ".kernel", ".metadata"))
     except KeyError as error:
@@ -258,7 +258,7 @@ ADAPTERS = {f.__name__: f for f in (paged, flash_attn_varlen, flash_attn_kvcache
 
 
 def keep(name: str, found: Any, into: torch.Tensor, tokens: int) -> None:
-    """Copy what was returned into the tensor that goes back. Raises Declined where it is no such tensor."""
+    """Copy the kernel's result into the tensor that goes back. Raises Declined where it is no such tensor."""
     if type(found) is not torch.Tensor:
         raise Declined(f"{name}: found a {type(found).__name__}, allowed a torch.Tensor and no class derived of it")
     if found.dtype != into.dtype or found.device != into.device:
@@ -277,7 +277,7 @@ def call(request: dict[str, Any]) -> dict[str, Any]:
     out, lse = (*found, None)[:2]
     cuda = memory[0].is_cuda
     if cuda:
-        torch.cuda.current_stream().synchronize()  # and no other stream: work that nobody waits for is not done
+        torch.cuda.current_stream().synchronize()  # only this stream: work that nobody waits for is not done
     tokens = int(t["query_start_loc"][-1])
     if out is not None:
         keep("out", out, t["out"], tokens)
@@ -309,12 +309,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         if request["ask"] == "describe":
             return {"status": "ok"} | describe(request["kernel"], request["adapter"])
         return call(request)
-    except BaseException as error:  # SystemExit of a kernel too: it may not end the run
+    except BaseException as error:  # includes SystemExit: a kernel may not end the run
         return failed(error)
 
 
 def limit_memory(num_bytes: int) -> None:
-    """On a CPU: so many bytes beyond what the imports took. A GPU's driver reserves address space without bounds."""
+    """Limit this process, on a CPU, to so many bytes beyond the imports. A GPU's driver reserves unbounded address
+    space."""
     import resource
 
     with open("/proc/self/statm") as file:
@@ -324,7 +325,7 @@ def limit_memory(num_bytes: int) -> None:
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
-    """Python's audit hook: notes who opens a file of the judge's, to import or to read it, by its source's name."""
+    """Python's audit hook: records which of the judge's files are opened, imported or read."""
     if event == "open" and isinstance(arguments[0], str | bytes):
         path = os.path.realpath(os.fsdecode(arguments[0]))
         if path.startswith(JUDGE):
@@ -335,7 +336,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def questions(channel: socket.socket) -> Iterator[dict[str, Any]]:
-    """Each with the descriptors that came with it, as `inputs` and `outputs`; closed behind its answer."""
+    """Yield each question with its descriptors, as `inputs` and `outputs`; they are closed after its answer."""
     heard, files = b"", []
     while True:
         while b"\n" not in heard:
@@ -366,7 +367,7 @@ def main() -> None:
         channel.sendall(json.dumps({"status": "begun", "nonce": request["nonce"]}).encode() + b"\n")
         reply = answer(request)
         if os.getpid() != me:
-            os._exit(0)  # a copy that the kernel forked came back from the call
+            os._exit(0)  # a fork of the kernel returned from the call
         reply |= {"nonce": request["nonce"]} | ({"read": sorted(_read)[:9]} if _read else {})
         channel.sendall(json.dumps(reply).encode() + b"\n")
         if reply["status"] == "crash" and any(words in reply["reason"] for words in LOST):

@@ -1,9 +1,9 @@
-"""One kernel from outside against the spec: four calls a case in a child, judged here from the bytes that come back.
+"""Judge one kernel from outside against the spec: four calls a case in a child, judged here from the returned bytes.
 
-1. values A, outputs filled with NaN.  2. the same addresses, other values.  3. values A but for one tensor, or one
-number.  4. values A again, outputs filled with 7.0: the bits of call 1, of `out` and of the LSE. So an output that was
-kept from another call, or was not written, is wrong (`common.cases.calls`).
-The reference is computed in this process, on its CPU, after the child has answered.
+1. values A, outputs filled with NaN.  2. the same addresses, other values.  3. values A, except one tensor or one
+number.  4. values A again, outputs filled with 7.0: `out` and the LSE must have the bits of call 1. So an output that
+was kept from another call, or not written, is wrong (`common.cases.calls`). The reference is computed in this process,
+on its CPU, after the child has answered.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from common.spec import Features, PagedBatch, SpecError, refusals
 
 OTHER = 7.0
 SHRINK_CALLS, SHRINK_S = 60, 120.0
-LATE = "timeout"  # the status of a case whose kernel did not answer in time
+LATE = "timeout"  # status of a case without an answer in time
 NOT_ASKED = "not asked"
 
 
 class Unavailable(RuntimeError):
-    """The kernel cannot be imported, or what it declares cannot be understood; the message says why."""
+    """The kernel cannot be imported, or its declarations cannot be understood; the message says why."""
 
 
 @dataclass(frozen=True)
 class Result:
     """What became of one case. case: its expression. declared: an `unsupported` that the kernel announced. cause: the
-    mistake that explains it, where one was looked for and found."""
+    mistake that explains it, if one was searched and found."""
 
     case: str
     status: str
@@ -61,12 +61,12 @@ class Result:
 
     @property
     def judged(self) -> bool:
-        """Whether there is a verdict: the kernel was called and answered, if only by its end."""
+        """Whether there is a verdict: the kernel was called, and answered or died."""
         return self.status not in ("too_large", LATE, NOT_ASKED) and not self.declared
 
 
 class _Wrong(Exception):
-    """A call that was not right: a status and one sentence."""
+    """A wrong call: a status and one sentence."""
 
     def __init__(self, status: str, reason: str, cause: str = "") -> None:
         super().__init__(reason)
@@ -76,8 +76,7 @@ class _Wrong(Exception):
 @dataclass
 class Kit:
     """Checks one kernel. child: where it runs; `close` ends it. command: how a repro line begins. outside: `supports`
-    or `limits` in place of the kernel's own word. pace: how long its calls may take.
-    """
+    or `limits` that replace the kernel's own. pace: how long its calls may take."""
 
     kernel: str
     seed: int
@@ -89,31 +88,31 @@ class Kit:
     options: tuple[str, ...] = ()
     pace: Pace | None = None
     _declared: Declared | None = None
-    _before: str = ""  # the case that the child ran last
+    _before: str = ""  # the child's last case
     _stopped: bool = False
-    _why: str | None = None  # of the case that runs: which mistake is looked for
-    _earlier: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)  # what its calls gave
+    _why: str | None = None  # the mistake searched for the running case
+    _earlier: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)  # results of its calls
 
     def close(self) -> None:
         self.child.close()
 
     def beside(self, child: Isolated) -> Kit:
-        """Of the same kernel, in a process of its own."""
+        """A kit for the same kernel, in another process."""
         return replace(self, child=child, _before="")
 
     def stop(self) -> None:
-        """For another thread: the case that runs ends at once, with a result that means nothing."""
+        """For another thread: end the running case at once, with a meaningless result."""
         self._stopped = True
         self.child.kill()
 
     def resume(self) -> None:
-        """After `stop`: the next case has a fresh process."""
+        """After `stop`: use a fresh process for the next case."""
         self._stopped, self._before = False, ""
         self.child.close()
 
     @property
     def declared(self) -> Declared:
-        """Asks the kernel once. Raises Unavailable."""
+        """What the kernel declares, asked once. Raises Unavailable."""
         if self._declared is None:
             reply = self.child.ask({"ask": "describe", "kernel": self.kernel, "adapter": self.adapter})
             if reply.status != "ok":
@@ -126,16 +125,16 @@ class Kit:
         return self._declared
 
     def repro(self, *cases: str) -> str:
-        """The line that runs these cases again, in this order, in a process of their own."""
+        """The command that repeats these cases, in this order, in one process."""
         words = [self.command, self.kernel, *(word for case in cases for word in ("--case", case))]
         return shlex.join([*words, "--seed", str(self.seed), *self.options])
 
     def run(self, expression: str) -> Result:
-        """One case; a failure is run again in a fresh child, so that its repro line is known to fail."""
+        """Run one case; a failure is repeated in a fresh child, so that its repro line is known to fail."""
         result = self.once(expression)
         before, self._before = self._before, expression
         if result.status == LATE:
-            self._before = ""  # the next one has a fresh process
+            self._before = ""  # the next case has a fresh process
             return replace(result, repro=self.repro(expression))
         if not result.failed:
             return result
@@ -150,7 +149,7 @@ class Kit:
         return Result(result.case, result.status, reason, repro=whole)
 
     def once(self, expression: str, why: str | None = None) -> Result:
-        """One case in the child that is there. why: which mistake is looked for behind a failure: "" for any of
+        """Run one case in the present child. why: the mistake to search behind a failure: "" for any of
         `common.kit.causes`, else this one; None for none."""
         self._why, self._earlier = why, {}
         case = self._fitting(expression)
@@ -177,8 +176,8 @@ class Kit:
         return Result(name, "ok")
 
     def _fitting(self, expression: str) -> Case:
-        """The case; in a dtype that the kernel declares, where its own is none of them and none was asked for; one that
-        was made by axes without what the kernel does not declare."""
+        """The case: in a declared dtype, where its own is not declared and none was asked for; if made by axes, without
+        undeclared features."""
         case, known = read(expression), self.declared.limits.get("dtype")
         if is_made(case):
             return fitted(case, self.declared.supports, self.declared.limits)
@@ -188,14 +187,14 @@ class Kit:
     def _elsewhere(
         self, case: Case, batch: PagedBatch, features: Features, guards: Guards, first: dict[str, torch.Tensor]
     ) -> None:
-        """The first call in another process. Raises _Wrong."""
+        """Repeat the first call in another process. Raises _Wrong."""
         self.child.close()
         found = self._judged(case, batch, features, guards, math.nan, "call 1 in another process")
         if self.declared.limits.get("deterministic", True) and (names := differing(first, found)):
             raise _Wrong("nondeterministic", f"call 1 in another process gave other bits of {names[0]}")
 
     def _calls(self, case: Case, batch: PagedBatch, features: Features, guards: Guards) -> dict[str, torch.Tensor]:
-        """What the first of the calls of a case gave. Raises _Wrong."""
+        """The result of a case's first call, after all of its calls. Raises _Wrong."""
         first = None
         for call in calls(case, batch, features):
             poison = OTHER if call.again else math.nan
@@ -210,7 +209,7 @@ class Kit:
     def _judged(
         self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float, which: str
     ) -> dict[str, torch.Tensor]:
-        """The rows of `out`, and of `lse` where there is one, that tokens own. Raises _Wrong."""
+        """The rows of `out`, and of `lse` if present, that tokens own. Raises _Wrong."""
         try:
             out, lse, damaged = self._call(case, batch, features, guards, poison)
         except _Wrong as wrong:
@@ -234,8 +233,8 @@ class Kit:
     def _because(
         self, found: Found, written: dict[str, torch.Tensor], poison: float, again: Callable[[float], Any]
     ) -> tuple[str, str]:
-        """What explains a wrong result, to be said behind the reason, and the mistake alone. again: the same call onto
-        outputs that are filled with another number."""
+        """What explains a wrong result: the end of the reason, and the mistake itself. again: repeats the call with
+        outputs filled with another number."""
         if self._why:
             return (said([self._why]), self._why) if explained(found, self._why) else ("", "")
         if found.is_the_query:
@@ -282,13 +281,13 @@ class Kit:
             return self.child.ask(request, files=files)
         started, begun = self.child.started, time.monotonic()
         reply = self.child.ask(request, self.pace.limit(case), files=files)
-        if reply.status == "ok" and self.child.started == started:  # else the time of a start is in it
+        if reply.status == "ok" and self.child.started == started:  # else the time includes a start
             self.pace.saw(case, time.monotonic() - begun)
         return reply
 
     def smallest(self, expression: str, note: Callable[[str], None] = lambda _: None) -> Result:
-        """The smallest case, found by leaving things out, that still fails as this one does; alone in a fresh child.
-        After SHRINK_S seconds the smallest that was found."""
+        """The smallest case, found by leaving things out, that fails in the same way, alone in a fresh child. After
+        SHRINK_S seconds the smallest so far."""
         best, calls, begun = self.once(expression, ""), 0, time.monotonic()
         improved = best.failed
         while improved and calls < SHRINK_CALLS:
@@ -299,7 +298,7 @@ class Kit:
                 calls += 1
                 try:
                     found = self.once(write(candidate), best.cause or None)
-                except SpecError:  # without that one thing it is no case
+                except SpecError:  # without that part it is no case
                     continue
                 if found.failed and (found.status, found.cause) == (best.status, best.cause):
                     best, improved = found, True
@@ -310,7 +309,7 @@ class Kit:
 
 
 def _named(reply: Reply) -> tuple[str, str]:
-    """The status and reason of a call that did not end well; a refusal here is one that was not declared."""
+    """The status and reason of a call that failed; a refusal here is an undeclared one."""
     if reply.status == "unsupported":
         return reply.status, f"refused what SUPPORTS and LIMITS declare: {reply.reason}"
     known = ("incorrect", "crash", "timeout", "oom")

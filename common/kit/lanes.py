@@ -1,4 +1,4 @@
-"""Cases in several processes at once: a kit each, a thread each; their results in the order that they are asked for."""
+"""Run cases in several processes at once, a kit and a thread each; return results in the order of asking."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.kit.kit import Kit, Result
 
 
 class Lanes:
-    """Runs cases by `kits`, of one kernel, until `close`. One kit runs each case when it is asked for."""
+    """Runs cases with `kits` of one kernel until `close`. A single kit runs each case when it is asked for."""
 
     def __init__(self, kits: Sequence[Kit], cases: Sequence[str]) -> None:
         self._kits, self._free = list(kits), queue.SimpleQueue()
@@ -29,11 +29,11 @@ class Lanes:
             self._free.put(kit)
 
     def result(self, case: str) -> Result:
-        """What became of a case; waits for it."""
+        """The result of a case; waits for it."""
         return self._found.pop(case).result() if case in self._found else self._kits[0].run(case)
 
     def close(self) -> None:
-        """End all that runs, and every process but the first kit's; what was not asked for is lost."""
+        """End all running cases, and every process but the first kit's; unasked results are lost."""
         running = len(self._kits) > 1 and bool(self._found)
         for future in self._found.values():
             future.cancel()

@@ -1,7 +1,7 @@
-"""Memory that this process makes and hands to a child by its descriptor: no path leads there, and it has one size.
+"""Memory of a fixed size, made by this process and passed to a child by its descriptor, without a path.
 
-On Linux a memfd that is sealed: nobody can change its size, and what is only to be read nobody can write. Elsewhere a
-file without a name, of which no more is read than was asked for.
+On Linux a sealed memfd: nobody can change its size, and read-only memory cannot be written. Elsewhere an unnamed file,
+of which no more is read than was asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHUNK = 64 << 20
 
 
 class Memory:
-    """A number of bytes. descriptor: what a child is handed."""
+    """Some bytes. descriptor: what a child gets."""
 
     def __init__(self, num_bytes: int) -> None:
         self._sealed, self._num_bytes = hasattr(os, "memfd_create"), num_bytes
@@ -32,7 +32,7 @@ class Memory:
         return self._file.fileno()
 
     def read(self) -> bytearray:
-        """All bytes, each read once; fewer where a file without seals was cut."""
+        """All bytes, each read once; fewer where an unsealed file was cut."""
         found = bytearray(self._num_bytes)
         for at in range(0, self._num_bytes, CHUNK):
             part = os.pread(self.descriptor, min(CHUNK, self._num_bytes - at), at)
@@ -42,7 +42,7 @@ class Memory:
         return found
 
     def write(self, parts: Iterable[memoryview]) -> None:
-        """One behind the other, from the first byte on. Raises OSError where there is no room."""
+        """Write consecutively from the first byte. Raises OSError where there is no room."""
         at = 0
         for part in parts:
             left = part
@@ -51,7 +51,7 @@ class Memory:
                 at, left = at + done, left[done:]
 
     def seal(self, *, written: bool) -> None:
-        """For good: its size, and where it was `written` its bytes."""
+        """Fix the size for good, and the bytes where they are `written`."""
         if self._sealed:
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | (fcntl.F_SEAL_WRITE if written else 0))

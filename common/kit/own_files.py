@@ -1,8 +1,8 @@
-"""The files that a judge runs, which a kernel could write to: what changed between two looks at them.
+"""The files that a judge runs and a kernel might write: what changed between two looks.
 
-A source counts by its bytes. Compiled code in `__pycache__` counts by what it says, as any other process may write it
-too: it is somebody's doing where it is not what Python makes of the source. The kit itself never reads it
-(`diptych_check.pytest_configure`). A library counts by its place on the disk, its size and its time.
+A source counts by its bytes. Compiled code in `__pycache__`, which other processes may write too, counts by its
+content: it is suspicious where Python would not make it from the source. The kit itself never reads it
+(`diptych_check.pytest_configure`). A library counts by its place on disk, size and time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 COMMON = Path(__file__).resolve().parents[1]
-_HEADER = 16  # bytes of a .pyc before its code: magic number, flags, time and size of the source, or its hash
+_HEADER = 16  # bytes of a .pyc before its code
 
 
 class OwnFiles:
-    """The files below `folder`, and `others`, as they are now."""
+    """The present state of the files below `folder`, and of `others`."""
 
     def __init__(self, folder: Path = COMMON, others: Iterable[Path] = ()) -> None:
         self._folder, self._others = folder, tuple(others)
@@ -34,7 +34,7 @@ class OwnFiles:
 
 
 def imported() -> list[Path]:
-    """The files of all modules that are here."""
+    """The files of all imported modules."""
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     return [Path(path) for path in sorted(filter(None, found))]
 
@@ -45,7 +45,7 @@ def _name(path: Path, above: Path) -> str:
 
 def _digests(folder: Path, others: Iterable[Path]) -> dict[Path, str]:
     paths = [*folder.rglob("*.py"), *folder.rglob("*.pyc"), *folder.rglob("*.so"), *folder.rglob("*.pth")]
-    # beside the packages, or beside the one that a wheel puts them in
+    # beside the packages, or beside a wheel's package
     paths += [path for above in folder.parents[:2] for path in above.glob("diptych_check.py")]
     return {path: _digest(path) for path in (*paths, *others)}
 
@@ -61,10 +61,10 @@ def _digest(path: Path) -> str:
 
 
 def _is_honest(path: Path) -> bool:
-    """Whether a file is compiled code that says what its source does, or that this Python would not read."""
+    """Whether compiled code does what its source does, or would not be read by this Python."""
     if path.suffix != ".pyc" or path.parent.name != "__pycache__":
         return False
-    if not path.exists() or "-pytest-" in path.name:  # of pytest's rewriting: it reads its own folder here
+    if not path.exists() or "-pytest-" in path.name:  # pytest's rewritten code, which it reads itself
         return True
     try:
         raw, source = path.read_bytes(), Path(importlib.util.source_from_cache(str(path)))

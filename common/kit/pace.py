@@ -1,6 +1,6 @@
-"""How long a call of a case may take: what its work would cost at the slowest speed that was seen, and much more.
+"""How long a call of a case may take: many times its work at the slowest speed seen.
 
-A limit ends what never answers; it is no verdict on who is slow. A case without an answer in time is not judged.
+A limit ends what never answers; it does not judge slowness. A case without an answer in time is not judged.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 from common.cases.case import Case
 
-LEAST_S = 60.0  # of a call, whatever its work: a first call compiles
+LEAST_S = 60.0  # of any call: a first call compiles
 MARGIN = 10.0
-ENOUGH = 3  # calls that were seen, before their speed counts in place of an assumed one
-# A program's cost beside that of its keys and lanes, in both; a call's beside that of its programs, in work.
+ENOUGH = 3  # calls before their speed replaces the assumed one
+# The cost of a program beside its keys and lanes, in both; of a call beside its programs, in work.
 KEYS, LANES, CALL = 64, 256, 1 << 21
-# Work a second of a slow kernel: a program a query token and head, interpreted; a loop over both in plain torch; a GPU.
+# Work a second of a slow kernel: interpreted, a program a query token and head; a loop over both in plain torch; a GPU.
 INTERPRETED, PLAIN, ON_GPU = 1e6, 3e7, 1e9
 
 
 def work(case: Case) -> float:
-    """Query rows times heads times keys times lanes, of a kernel that masks and skips nothing."""
+    """Query rows times heads times keys times lanes, for a kernel that masks and skips nothing."""
     shape = case.shape
     pairs = sum(query_len * (seq_len + KEYS) for query_len, seq_len in case.lens)
     return CALL + float(pairs) * shape.num_query_heads * (shape.head_size + shape.value_lanes + LANES)
@@ -28,8 +28,8 @@ def work(case: Case) -> float:
 
 @dataclass
 class Pace:
-    """Limits of calls, in seconds, from the work of their cases. fixed: that of every call, in place of these. assumed:
-    the speed, in work a second, before ENOUGH calls were seen."""
+    """Limits of calls, in seconds, from the work of their cases. fixed: of every call, replacing these. assumed: the
+    speed, in work a second, before ENOUGH calls."""
 
     fixed: float | None = None
     assumed: float = PLAIN
@@ -43,11 +43,11 @@ class Pace:
 
     @property
     def speed(self) -> float:
-        """Work a second: the slowest that was seen."""
+        """Work a second: the slowest seen."""
         with self._lock:
             return min(self._seen) if len(self._seen) >= ENOUGH else min([self.assumed, *self._seen])
 
     def saw(self, case: Case, seconds: float) -> None:
-        """A call of this case answered after so long."""
+        """Record that a call of this case answered after so long."""
         with self._lock:
             self._seen.append(work(case) / max(seconds, 1e-3))

@@ -1,7 +1,7 @@
-"""A report that is written once, at the end, from memory: whatever came to its place meanwhile goes.
+"""A report written once, at the end, from memory: it replaces whatever came to its place meanwhile.
 
-Its folder is held open from before the first kernel, so that no other can be put in its place; the file is written
-under a name of its own and takes its place in one step.
+Its folder is held open from before the first kernel, so that it cannot be swapped; the file is written under a
+temporary name and renamed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from common.spec import SpecError
 
 
 class ReportFile:
-    """Raises SpecError where no report can be written: before a run of minutes, not behind it."""
+    """Raises SpecError where no report can be written: before a run of minutes, not after it."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -32,7 +32,7 @@ class ReportFile:
             raise SpecError("report", f"{path!r:.60}", f"a file that can be written: {error}") from error
 
     def write(self, text: str) -> str:
-        """The sha256 of what stands there then. Raises OSError where it cannot, and leaves no part of it."""
+        """Write the report; returns its sha256. Raises OSError, and then leaves no part of it."""
         raw = text.encode()
         begun = self._begun(raw)
         try:
@@ -46,7 +46,7 @@ class ReportFile:
         return hashlib.sha256(raw).hexdigest()
 
     def _begun(self, raw: bytes) -> str:
-        """A new file in the folder, with these bytes on the disk; its name."""
+        """The name of a new file in the folder with these bytes, synced."""
         name = f".{self.path.name[:200]}.{secrets.token_hex(8)}"
         made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=self._folder)
         try:

@@ -1,8 +1,7 @@
-"""The judge before the first kernel: what it needs is here, and what a kernel could write is not imported behind it.
+"""Load the judge before the first kernel, and refuse to import later what a kernel could have written.
 
-A module that is imported later must be as old as the seal, by the time at which the system last changed it, and so must
-the folders that hold it: a kernel can set any time of a file but that one. Compiled code is not read
-(`diptych_check.pytest_configure`).
+A module that is imported later, and the folders that contain it, must be older than the seal by their change time
+(ctime), which a kernel cannot set. Compiled code is not read (`diptych_check.pytest_configure`).
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ import common.spec
 from common.kit import levels
 from common.kit.inside import Asked
 
-WARM = ("window-page", "batch-1")  # judged once, so that libraries have loaded what they load when they are called
+WARM = ("window-page", "batch-1")  # judged once, so that libraries load what they load at a call
 _seals: list[Seal] = []
 
 
 class Seal:
-    """Of the finders that Python has: each is asked as before, and what it finds is looked at."""
+    """Wraps Python's import finders: asks each as before, and checks what it finds."""
 
     def __init__(self, finders: list[Any]) -> None:
         self._finders, self._since = finders, time.time_ns()
         self._folders = {path: _identity(path) for path in map(_absolute, sys.path)}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Raises ImportError for a module that could be a kernel's."""
+        """The module's spec. Raises ImportError for a module that a kernel could have written."""
         for finder in self._finders:
             spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
             if spec is None:
@@ -55,7 +54,7 @@ class Seal:
                 finder.invalidate_caches()
 
     def _is_old(self, origin: str) -> bool:
-        """Whether a file, and each folder from that of sys.path on, was here before and has not changed."""
+        """Whether a file, and each folder from sys.path's on, existed before and is unchanged."""
         path = _absolute(origin)
         while path not in self._folders:
             above = os.path.dirname(path)
@@ -72,7 +71,7 @@ class Seal:
 
 
 def seal() -> None:
-    """Import what judging takes, and look at what is imported from now on."""
+    """Import what judging needs, and check later imports from now on."""
     if _seals:
         return
     for package in (common.spec, common.oracle, common.cases):

@@ -1,6 +1,6 @@
-"""A batch as bytes for the child and back: whole storages, with their guard bands, in the layout that the case has.
+"""A batch as bytes for the child and back: whole storages, with guard bands, in the case's layout.
 
-The bytes lie in memory that this process made (`common.kit.memory`): the child gets its descriptors and no path.
+The bytes lie in this process's memory (`common.kit.memory`): the child gets descriptors and no paths.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _INPUTS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc"
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """The whole storage under a tensor, as a view: uint8 [bytes]."""
+    """uint8 [bytes]: the whole storage of a tensor, as a view."""
     return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
 
 
 def arguments(
     batch: PagedBatch, features: Features, written: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a call by name, and what is no tensor: what the adapters of `common.kit.isolated` take."""
+    """A call's tensors by name, and its other values: what the adapters of `common.kit.isolated` take."""
     tensors = {name: getattr(batch, name) for name in _INPUTS if getattr(batch, name) is not None}
     asked = {field.name: getattr(features, field.name) for field in fields(features)}
     tensors |= {name: value for name, value in asked.items() if isinstance(value, Tensor)} | written
@@ -39,7 +39,7 @@ def arguments(
 
 @dataclass(frozen=True)
 class Image:
-    """The tensors of one call by name, the storages under them, and what is no tensor."""
+    """A call's tensors by name, their storages, and its other values."""
 
     tensors: dict[str, Tensor]
     written: frozenset[str]
@@ -49,7 +49,7 @@ class Image:
 
     @classmethod
     def of(cls, batch: PagedBatch, features: Features, written: dict[str, Tensor]) -> Image:
-        """written: out, and lse where it is asked for, filled with poison."""
+        """written: out, and lse where asked for, filled with poison."""
         tensors, call = arguments(batch, features, written)
         storages: dict[int, Tensor] = {}
         for tensor in tensors.values():
@@ -59,15 +59,15 @@ class Image:
         return cls(tensors, frozenset(written), list(storages.values()), place, call)
 
     def given(self) -> memory.Memory:
-        """The storages, one behind the other, that nobody can write to."""
+        """The storages, consecutively, read-only for everybody else."""
         return memory.holding(memoryview(storage.numpy()) for storage in self.storages)
 
     def room(self) -> memory.Memory:
-        """As many bytes for the child to write."""
+        """The same number of bytes, for the child to write."""
         return memory.empty(sum(storage.numel() for storage in self.storages))
 
     def request(self) -> dict[str, Any]:
-        """What the child needs to know of the storages."""
+        """What the child must know of the storages."""
         described = {
             name: [self.place[name], str(t.dtype).removeprefix("torch."), list(t.shape), list(t.stride()),
                    t.storage_offset()]
@@ -76,15 +76,15 @@ class Image:
         return {"storages": [storage.numel() for storage in self.storages], "tensors": described, "call": self.call}
 
     def returned(self, room: memory.Memory, num_tokens: int) -> tuple[dict[str, Tensor], list[str]]:
-        """The written tensors as they came back, and one sentence for each thing that changed and should not have.
+        """The written tensors as they came back, and a sentence for each forbidden change.
 
-        Each byte is read once: what the child writes meanwhile is not judged twice in two ways.
+        Each byte is read once, so that what the child writes meanwhile is not judged twice differently.
         """
         raw, sizes = room.read(), [storage.numel() for storage in self.storages]
         if len(raw) != sum(sizes):
             return {name: self.tensors[name] for name in self.written}, ["did not send its tensors back whole"]
         whole = torch.frombuffer(raw, dtype=torch.uint8)
-        # copies: frombuffer's parts begin anywhere, and views of wider dtypes need aligned storages
+        # copies, because views of larger dtypes need aligned storages
         back = [part.clone() for part in whole.split(sizes)]
         found = {name: self._view(name, back) for name in self.tensors}
         kept = [storage.clone() for storage in self.storages]

@@ -1,5 +1,5 @@
-"""What must hold between two answers of one kernel, or beside a known answer, without the reference.
+"""What must hold between two results of one kernel, or for a known result, without the reference.
 
-In: a case. Out: transformed batches whose answers must agree (`Relation`), and batches with an answer known in closed
+In: a case. Out: transformed batches whose results must agree (`Relation`), and batches whose result is known in closed
 form (`Oracle`).
 """

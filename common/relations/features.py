@@ -1,4 +1,4 @@
-"""Relations of features: settings that are as good as off, two ways to ask for the same, and what a scale is worth."""
+"""Relations of features: settings without effect, two ways to ask for the same, and the effect of scales."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _expect_plain_mask(features: Features) -> None:
 
 
 def _chunk_beyond_the_keys(batch: PagedBatch, features: Features) -> list[Part]:
-    """One chunk that holds every key, and chunks of one key that look back to all."""
+    """One chunk that holds every key, and chunks of one key that look back at all keys."""
     _expect_plain_mask(features)
     expect(features.causal, "causal attention")
     return [
@@ -32,7 +32,7 @@ def _chunks_as_sequences(batch: PagedBatch, features: Features) -> list[Part]:
     expect(features.chunk is not None and features.chunk_lookback == 0, "chunks that do not look back")
     pieces, base, token = [], [], 0
     for each, (query_len, seq_len) in zip(unpack(batch), lens(batch), strict=True):
-        context = seq_len - query_len  # of rows before the first key nothing is said
+        context = seq_len - query_len  # rows before the first key are not covered
         for chunk in sorted({position // features.chunk for position in range(max(0, context), seq_len)}):
             begin, end = chunk * features.chunk, min((chunk + 1) * features.chunk, seq_len)
             rows = slice(max(begin, context) - context, end - context)
@@ -48,7 +48,7 @@ def _slopes_of_zero(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _tree_of_one_branch(batch: PagedBatch, features: Features) -> list[Part]:
-    """A bias of zeros; and one of which the keys behind each query are -inf, which it does not see anyway."""
+    """A bias of zeros; and one of -inf for the keys behind each query, which it does not see anyway."""
     expect(features.causal, "causal attention")
     zeros = torch.zeros(max([q for q, _ in lens(batch)] + [1]), device=batch.device)
     square = zeros[:, None] + zeros
@@ -57,7 +57,7 @@ def _tree_of_one_branch(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _span_of_everything(batch: PagedBatch, features: Features) -> list[Part]:
-    """Causal, but for one span over the whole sequence."""
+    """Causal, with one span over the whole sequence."""
     _expect_plain_mask(features)
     expect(not features.causal, "attention that is not causal")
     expect(all(n == 0 or n >= q for q, n in lens(batch)), "no row before the first key, which no span holds")
@@ -123,7 +123,7 @@ def _value_scale_doubled(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _key_scale_as_softmax_scale(batch: PagedBatch, features: Features) -> list[Part]:
-    """K's scale of 4 is a softmax scale four times as large."""
+    """K's scale of 4 equals a softmax scale four times as large."""
     _expect_quantised(batch, features)
     expect(features.key_scale is None, "caches without scales")
     quarter = batch.replace(softmax_scale=batch.softmax_scale / 4)
@@ -131,7 +131,7 @@ def _key_scale_as_softmax_scale(batch: PagedBatch, features: Features) -> list[P
 
 
 def _caches_of_floats(batch: PagedBatch, features: Features) -> list[Part]:
-    """What is stored as fp8 is exact in the query's dtype too."""
+    """Values stored as fp8 are exact in the query's dtype too."""
     _expect_quantised(batch, features)
     expect(features.key_scale is None and features.value_scale is None, "caches without scales")
     caches = {name: getattr(batch, name).to(batch.query.dtype) for name in ("key_cache", "value_cache")}

@@ -1,8 +1,8 @@
-"""Batches whose result is known without a reference, and without a tolerance.
+"""Batches whose result is known without a reference and without a tolerance.
 
-needle     every row points at one key and must return that key's V bit for bit: the whole address path and the mask.
+needle     every row points at one key and must return that key's V bit for bit: tests addresses and masks.
 census     q = 0, so all visible keys weigh the same and e^LSE counts them.
-constant   V = c everywhere, so every row is c whatever it sees: the denominator.
+constant   V = c everywhere, so every row is c whatever it sees: tests the denominator.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.metadata import Lens
 
 NEEDLE = 64.0  # q = 64 code: exact in every dtype; a logit of 64 sqrt(head_size) against at most that less 2 per bit
-MAX_COUNT = 100_000  # up to here two neighbouring counts are at least ten float32 steps of the LSE apart
+MAX_COUNT = 100_000  # neighbouring counts differ by ten float32 steps of the LSE
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """A batch, and what the right result is.
+    """A batch with a known result.
 
-    mistakes(out, lse): one sentence for each way in which a result is wrong; empty when it is right.
+    mistakes(out, lse): a sentence for each way in which a result is wrong; empty when it is right.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Oracle:
 
 
 def _where(wrong: Tensor) -> str:
-    """How many rows are wrong, and the first; wrong is bool [tokens, heads]."""
+    """How many rows are wrong, and the first of them; wrong is bool [tokens, heads]."""
     token, head = wrong.nonzero()[0].tolist()
     return f"{int(wrong.sum())} of {wrong.numel()} rows, the first at token {token}, head {head}"
 
@@ -69,7 +69,7 @@ def _counts(lens: Lens, features: Features) -> list[int]:
 
 
 def probes(visible: range, seq_len: int, edges: Iterable[int]) -> list[int]:
-    """Keys worth pointing at: the first two and last two visible, and those around every multiple of every edge.
+    """Keys worth pointing at: the first and last two visible ones, and those around every multiple of every edge.
 
     edges: page size, tile sizes, segment sizes.
     """
@@ -82,7 +82,7 @@ def probes(visible: range, seq_len: int, edges: Iterable[int]) -> list[int]:
 
 
 def _codes(seq_len: int, num_heads: int, head_size: int, generator: torch.Generator) -> Tensor:
-    """float32 [seq_len, num_heads, head_size] of +-1; no two keys alike: the leading lanes spell the position."""
+    """float32 [seq_len, num_heads, head_size] of +-1, all keys different: the leading lanes spell the position."""
     spelled = max(1, (seq_len - 1).bit_length())
     if spelled > head_size:
         raise SpecError("head_size", head_size, f"at least {spelled} to tell {seq_len} keys apart")
@@ -104,7 +104,7 @@ def needle(
     """K = random codes of +-1, q = 64 code(target): P is exactly 1 at the target, so its V must come back bit for bit.
 
     Each (token, query head) takes the next probe around the edges of pages, of `edges` (tiles, segments), of the window
-    and of the causal mask. V lies in +-[1, 2), so that e^-22 of a neighbour cannot move a bit. Softcap must be off.
+    and of the causal mask. V lies in +-[1, 2), so that a neighbour's e^-22 cannot move a bit. Softcap must be off.
     options: those of make_batch. Raises SpecError where a head is too small to tell the keys apart.
     """
     if features.softcap is not None:
@@ -143,7 +143,7 @@ def needle(
 
 
 def census(lens: Lens, shape: AttentionShape, features: Features, *, seed: int = 0, **options: object) -> Oracle:
-    """q = 0: LSE = ln(number of visible keys), which counts them exactly up to 100,000. Sinks must be off."""
+    """q = 0: LSE = ln(number of visible keys), exact up to 100,000 keys. Sinks must be off."""
     if features.sinks is not None:
         raise SpecError("sinks", "given", "None: a sink would be counted too")
     if max((seq_len for _, seq_len in lens), default=0) > MAX_COUNT:
@@ -169,10 +169,10 @@ def census(lens: Lens, shape: AttentionShape, features: Features, *, seed: int =
 def constant(
     lens: Lens, shape: AttentionShape, features: Features, *, value: float = 1.0, seed: int = 0, **options: object
 ) -> Oracle:
-    """V = c wherever a token is: every row is c to one unit in the last place, whatever it sees. Sinks must be off.
+    """V = c wherever a token is: every row is c to one unit in the last place. Sinks must be off.
 
     P is rounded for P.V but not in its sum, so half a unit of P and half a unit of the output may add up. In float32,
-    where the two sums round for themselves, eight units.
+    where both sums round, eight units.
     """
     if features.sinks is not None:
         raise SpecError("sinks", "given", "None: a sink takes its share of c")

@@ -1,4 +1,4 @@
-"""Relations of memory: the same attention from other pages, tables, strides, batch mates and cuts of the query."""
+"""Relations of memory: the same attention with other pages, tables, strides, batch mates and cuts of the query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GARBAGE = 2**31 - 1
 
 @dataclass(frozen=True)
 class Sequence:
-    """One request's tensors as stored: query [query_len, heads, size], key and value [seq_len, kv_heads, size]."""
+    """A request's tensors as stored: query [query_len, heads, size], key and value [seq_len, kv_heads, size]."""
 
     query: Tensor
     key: Tensor
@@ -35,7 +35,7 @@ def lens(batch: PagedBatch) -> Lens:
 
 
 def unpack(batch: PagedBatch) -> list[Sequence]:
-    """The requests of a batch of paged layout."""
+    """The requests of a batch in paged layout."""
     expect(batch.layout is Layout.PAGED and batch.key is None, "pages of the usual layout, without new K and V beside")
     dtype, starts = batch.query.dtype, batch.query_start_loc.tolist()
     keys = [
@@ -46,7 +46,7 @@ def unpack(batch: PagedBatch) -> list[Sequence]:
 
 
 def pack(sequences: list[Sequence], batch: PagedBatch, **changes: object) -> PagedBatch:
-    """A batch of these requests in fresh, shuffled pages; scale and dtype of `batch`, its sizes but for `changes`."""
+    """A batch of these requests in fresh, shuffled pages, with `batch`'s scale, dtype and sizes, except `changes`."""
     shape = replace(batch.shape, **changes) if changes else batch.shape
     made = make_batch([each.lens for each in sequences], shape, seed=7, device=batch.device, pad_tokens=1)
     at = 0
@@ -93,7 +93,7 @@ def _pages_permuted(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _pages_moved(batch: PagedBatch, features: Features) -> list[Part]:
-    """Five pages of NaN in front of all."""
+    """Insert five pages of NaN in front of all."""
     caches = {}
     for name in ("key_cache", "value_cache"):
         cache = getattr(batch, name)
@@ -140,7 +140,7 @@ def _table_of_64_bits(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _requests_appended(batch: PagedBatch, features: Features) -> list[Part]:
-    """Requests without tokens behind the last, and rows of padding."""
+    """Append requests without tokens, and padding rows."""
     end, count = batch.query_start_loc[-1:], 3
     tail = torch.full_like(batch.query[:1], float("nan")).expand(4, -1, -1)
     longer = {name: torch.cat([getattr(batch, name), tail[:, :1].expand(-1, batch.shape.num_kv_heads, -1)])
@@ -176,7 +176,7 @@ def _halves(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _chunks(size: int, batch: PagedBatch, features: Features) -> list[Part]:
-    """Every chunk of every query is a sequence of its own over the same pages, up to its last token."""
+    """Make each chunk of each query a sequence over the same pages, up to its last token."""
     expect(features.causal, "causal attention: without it a chunk would see later keys")
     expect(any(query_len > size for query_len, _ in lens(batch)), f"a query of more than {size} tokens")
     cut, rows = [], []
@@ -195,12 +195,12 @@ def _chunks(size: int, batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _in_chunks(name: str, size_of: int | None, plus: int = 0) -> Relation:
-    """Chunks of a fixed size, or of a page and `plus` more."""
+    """The relation for chunks of a fixed size, or of a page plus `plus`."""
     return Relation(name, "tolerance", lambda b, f: _chunks(size_of or b.shape.block_size + plus, b, f))
 
 
 def _heads_permuted(batch: PagedBatch, features: Features) -> list[Part]:
-    """KV heads in reverse, and with them their query heads."""
+    """Reverse the KV heads, and their query heads with them."""
     shape = batch.shape
     expect(shape.num_kv_heads > 1 and batch.layout is Layout.PAGED, "two KV heads, pages of the usual layout")
     kv = torch.arange(shape.num_kv_heads).flip(0)
@@ -213,7 +213,7 @@ def _heads_permuted(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _heads_of_a_group(batch: PagedBatch, features: Features) -> list[Part]:
-    """The query heads of each KV head in reverse."""
+    """Reverse the query heads of each KV head."""
     shape = batch.shape
     expect(shape.queries_per_kv > 1, "two query heads a KV head")
     heads = torch.arange(shape.num_query_heads).view(shape.num_kv_heads, -1).flip(1).flatten()

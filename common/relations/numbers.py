@@ -1,6 +1,5 @@
-"""Relations of numbers and keys: scaled operands, split values, keys that change nothing, features that are as good as
-off, and NaN that stays where it is seen.
-"""
+"""Relations of numbers and keys: scaled operands, split values, keys without effect, features without effect, and NaN
+that must not spread."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from common.relations.layout import LAYOUT, Sequence, lens, pack, rows_of, unpac
 from common.relations.relation import Part, Relation, expect, minus_infinity
 from common.spec import Features, PagedBatch
 
-OFFSET = 4.0  # with V in eighths up to 3, V + 4 has at most six bits
-NEARLY_NO_CAP = 4096.0  # x - c tanh(x / c) = x^3 / 3 c^2: 1e-5 for logits of 8, under the budget of its rounding
+OFFSET = 4.0  # V in eighths up to 3 plus 4 has at most six bits
+NEARLY_NO_CAP = 4096.0  # x - c tanh(x / c) is 1e-5 for logits of 8, within rounding
 
 
 def _scaled_values(batch: PagedBatch, features: Features) -> list[Part]:
@@ -51,7 +50,7 @@ def _offset_values(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _split_values(batch: PagedBatch, features: Features) -> list[Part]:
-    """V is the sum of its even and of its odd slots."""
+    """V is the sum of its even and its odd slots."""
     expect(batch.value is None, "no new V beside")
     even = (torch.arange(batch.value_cache.shape[1], device=batch.device) % 2 == 0)[:, None, None]
     owned = batch.value_cache
@@ -73,7 +72,7 @@ def _keys_twice(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _keys_split(ways: int, batch: PagedBatch, features: Features) -> list[Part]:
-    """Ranges of keys, one launch each; the last range, which has the sink, is empty in every second sequence."""
+    """Ranges of keys, one launch each; the last, which has the sink, is empty in every second sequence."""
     _expect_every_key_seen(batch, features)
     expect(all(seq_len >= ways * max(query_len, 1) for query_len, seq_len in lens(batch)), "keys for every part")
     parts = []
@@ -97,7 +96,7 @@ def _noise(batch: PagedBatch, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _keys_left_of_the_window(batch: PagedBatch, features: Features) -> list[Part]:
-    """Seven keys, and then two pages of keys, in front of every sequence, which the window hides."""
+    """Seven keys, and then two pages of keys, before every sequence, hidden by the window."""
     expect(features.sliding_window is not None, "a window")
     expect(all(n >= features.sliding_window + q for q, n in lens(batch) if n), "windows that begin inside")
     parts = []
@@ -112,7 +111,7 @@ def _keys_left_of_the_window(batch: PagedBatch, features: Features) -> list[Part
 
 
 def _keys_of_the_future(batch: PagedBatch, features: Features) -> list[Part]:
-    """Five more tokens behind every sequence, which the causal mask hides from all rows before."""
+    """Five more tokens behind every sequence, hidden by the causal mask."""
     expect(features.causal, "causal attention")
     (key, value), longer, rows, at = _noise(batch, 5), [], [], 0
     for s in unpack(batch):
@@ -125,7 +124,7 @@ def _keys_of_the_future(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _heads_expanded(batch: PagedBatch, features: Features) -> list[Part]:
-    """K and V of a KV head once for each of its query heads."""
+    """Repeat K and V of a KV head for each of its query heads."""
     group = batch.shape.queries_per_kv
     expect(group > 1, "two query heads a KV head")
     expanded = [
@@ -137,7 +136,7 @@ def _heads_expanded(batch: PagedBatch, features: Features) -> list[Part]:
 
 def _window_of_all_keys(batch: PagedBatch, features: Features) -> list[Part]:
     expect(features.sliding_window is None, "no window")
-    longest = max((max(each) for each in lens(batch)), default=1)  # a key lies at most so far from a row
+    longest = max((max(each) for each in lens(batch)), default=1)  # no key is farther from a row
     return [Part(batch, replace(features, sliding_window=max(1, longest) + more)) for more in (0, 1000)]
 
 
@@ -152,11 +151,10 @@ def _sinks_of_nothing(batch: PagedBatch, features: Features) -> list[Part]:
 
 
 def _nan_stays(batch: PagedBatch, features: Features) -> list[Part]:
-    """NaN in V of the first sequence's last key, under the first KV head.
+    """Put NaN into V of the first sequence's last key, under the first KV head.
 
-    Reaches the last row of that sequence in the head's group; no row of other sequences or of other KV heads. Of
-    earlier rows of the same sequence and group nothing is said: where they share a tile with a row that sees the key,
-    0 * NaN is NaN in every matrix product.
+    It must reach the last row of that sequence in the head's group, and no row of other sequences or KV heads. Earlier
+    rows of that sequence and group are not covered: in a tile shared with a row that sees the key, 0 * NaN is NaN.
     """
     (query_len, seq_len), shape = lens(batch)[0], batch.shape
     expect(query_len > 0 and seq_len > 0 and batch.value is None, "a first sequence with tokens, no new V beside")

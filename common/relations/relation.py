@@ -1,8 +1,8 @@
-"""Relations between results of one kernel: what must come out the same when a batch is changed in a way that is known.
+"""Relations between results of one kernel: what must stay the same when a batch is changed in a known way.
 
-They need no reference to tell what is right. A relation names the parts that a batch is turned into, and which rows of
-the parts' results stand for which rows of the whole. `bitwise` ones hold bit for bit as long as the parts take the same
-path through the kernel (`Result.path`), else as `tolerance` ones do: to within the W budgets of both sides.
+They need no reference. A relation names the parts that a batch is turned into, and which rows of the parts' results
+stand for which rows of the whole. `bitwise` relations hold bit for bit while the parts take the same path through the
+kernel (`Result.path`), else like `tolerance` ones: within the W budgets of both sides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Combine = Literal["copy", "sum", "merge"]
 
 
 class Precondition(ValueError):
-    """The batch is none that a relation speaks of; the message says why."""
+    """The relation does not apply to the batch; the message says why."""
 
 
 def expect(holds: bool, why: str) -> None:
@@ -37,9 +37,8 @@ def expect(holds: bool, why: str) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """What a kernel returned: out [tokens, heads, size], lse [tokens, heads] or None; rows past the last sequence's are
-    not looked at. path: whatever tells one way through the kernel from another, as its config; compared by equality.
-    """
+    """A kernel's result: out [tokens, heads, size], lse [tokens, heads] or None; rows past the last sequence are
+    ignored. path: identifies the way through the kernel, such as its config; compared by equality."""
 
     out: Tensor
     lse: Tensor | None = None
@@ -51,7 +50,7 @@ Attend = Callable[[PagedBatch, Features], Result]
 
 @dataclass(frozen=True)
 class Part:
-    """A batch to run, and what its result says of the whole.
+    """A batch to run, and what its result says about the whole.
 
     out[rows][:, heads][..., lanes] * gain - shift, and lse[rows][:, heads] - lse_shift, stand for the rows `base_rows`
     and the heads `base_heads` of the whole; None means all, in order. gain: a power of two. poisoned: those elements
@@ -77,10 +76,10 @@ Parts = Callable[[PagedBatch, Features], list[Part]]
 
 @dataclass(frozen=True)
 class Relation:
-    """parts: raises Precondition where the relation says nothing of a batch. prepare: the batch to begin with instead.
-    speaks_of: members beside EVERY that a batch may ask for; of one that asks for others nothing is said.
+    """parts: raises Precondition where the relation does not apply to a batch. prepare: the batch to begin with
+    instead. speaks_of: members beside EVERY that a batch may ask for; with others the relation does not apply.
 
-    combine: each part stands for rows of its own; or the sum of all parts for all rows; or their merge by the LSE.
+    combine: each part stands for its own rows; or the sum of all parts for all rows; or their merge by the LSE.
     """
 
     name: str
@@ -98,7 +97,7 @@ def _pick(x: Tensor, rows: Tensor | None, heads: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class _Side:
-    """A result as float64 beside what it may be off: out and its budget [tokens, heads, size], lse and its own."""
+    """A result in float64 beside its allowed error: out and its budget [tokens, heads, size], lse and its budget."""
 
     out: Tensor
     budget: Tensor
@@ -122,7 +121,7 @@ def _of_part(side: _Side, part: Part) -> _Side:
 
 
 def _merged(sides: list[_Side]) -> _Side:
-    """One softmax of all the parts' keys; an error of an LSE moves its part's weight by as much."""
+    """The softmax over all parts' keys; an LSE's error moves its part's weight by as much."""
     lse = torch.logsumexp(torch.stack([side.lse for side in sides]), 0)
     weights = [torch.exp(side.lse - lse).nan_to_num(0.0)[..., None] for side in sides]
     off = [side.budget + 2 * side.lse_budget[..., None] * side.out.abs() for side in sides]
@@ -132,7 +131,7 @@ def _merged(sides: list[_Side]) -> _Side:
 
 
 def _apart(found: Tensor, wanted: Tensor, budget: Tensor) -> str:
-    """Where two tensors differ by more than their budget; empty where nowhere."""
+    """Where two tensors differ by more than their budget; empty where they do not."""
     wrong = ~((found == wanted) | ((found - wanted).abs() <= budget))
     if not bool(wrong.any()):
         return ""
@@ -179,8 +178,8 @@ def broken(
 ) -> str:
     """How `attend` breaks the relation on a batch; empty where it holds.
 
-    other: what runs the parts, where that is not `attend`: another config, or a kernel of another family. Raises
-    Precondition where the relation says nothing of the batch.
+    other: runs the parts, if not `attend`: another config, or a kernel of another family. Raises Precondition where the
+    relation does not apply.
     """
     contract = contract or Precision()
     unknown = asked_of(batch, features) - EVERY - relation.speaks_of
@@ -218,5 +217,5 @@ def _summed(sides: list[_Side]) -> _Side:
 
 
 def minus_infinity(heads: int, device: torch.device) -> Tensor:
-    """Sinks that take nothing."""
+    """Sinks without effect."""
     return torch.full((heads,), -math.inf, device=device)

@@ -52,15 +52,15 @@ class CacheWrite:
 
     @property
     def shape(self) -> AttentionShape:
-        """The sizes of the cache, as those of attention with a query head for each KV head."""
+        """The cache's sizes as an AttentionShape with one query head per KV head."""
         _, block_size, heads, head_size = self.key_cache.shape
         return AttentionShape(heads, heads, head_size, block_size, self.key.dtype, None, self.key_cache.dtype)
 
     def check(self, *, values: bool = False, quantised: bool = False) -> None:
         """Refuse a malformed write before any launch.
 
-        `values=True` also copies slot_mapping to the host. `quantised=True`: of a kernel that can write quantised
-        pages. Raises SpecError naming the argument, what was found and what is allowed.
+        `values=True` also copies slot_mapping to the host. `quantised=True`: the kernel can write quantised pages.
+        Raises SpecError naming the argument, what was found and what is allowed.
         """
         for name, rank in _RANKS.items():
             self._check_tensor(name, rank, quantised)
@@ -113,7 +113,7 @@ class CacheWrite:
             raise SpecError(name, f"stride {scale.stride()}", "contiguous")
 
     def _check_sizes(self) -> None:
-        shape = self.shape  # raises by itself where a cache has sizes that attention cannot read
+        shape = self.shape  # raises where attention could not read the cache's sizes
         wanted = (shape.num_kv_heads, shape.head_size)
         if tuple(self.key.shape[1:]) != wanted:
             raise SpecError("key", tuple(self.key.shape), f"[num_tokens, {wanted[0]}, {wanted[1]}], as the cache has")
@@ -124,7 +124,7 @@ class CacheWrite:
             raise SpecError("slot_mapping", f"{self.num_tokens} slots", f"at most the {self.key.shape[0]} rows of key")
 
     def _check_writable(self, name: str) -> None:
-        """Against what is read and what was looked at before it."""
+        """Refuse a cache or scale that shares memory with an input, or with one checked before it."""
         scales = [one for one in ("key_scale", "value_scale") if not is_per_token(getattr(self, one))]
         written = ("key_cache", "value_cache", "key_scale", "value_scale")
         others = ("key", "value", "slot_mapping", *written[: written.index(name)], *scales)

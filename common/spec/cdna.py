@@ -1,4 +1,4 @@
-"""What a Config says to AMD's data-centre GPUs (CDNA) beside rows, tiles, warps and stages."""
+"""Config fields for AMD's data-centre GPUs (CDNA), beside rows, tiles, warps and stages."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, kw_only=True)
 class Cdna:
-    """Fields of the configs of both DSLs, by keyword alone; with their defaults a kernel is what it is without them.
+    """Keyword-only fields of both DSLs' configs; their defaults change nothing.
 
-    matrix_instr: rows of a matrix instruction, 16 or 32; 0: the compiler's choice. AMD alone.
-    waves_per_eu: waves of a SIMD for which the compiler keeps registers; 0: its choice. AMD alone. More hide latency,
-    and spill where a wave needs more registers than they leave.
-    xcds: dies to which programs are dealt in turn. The programs of a die then take neighbouring places in an order in
-    which those of one KV head follow each other, so that they share an L2; 1: the grid's own order.
-    transposed_keys: K is loaded as [head, tile], as its product takes it. Triton 3.7 swizzles it in shared memory only
-    so: rows of a K that it transposes itself begin in one bank, and reads of 16 lanes wait for each other.
-    stream: K and V pass the cache of a unit without staying there (`.cg`): a decode reads each line once.
+    matrix_instr: rows of a matrix instruction, 16 or 32; 0: the compiler chooses. AMD only.
+    waves_per_eu: waves of a SIMD that the compiler keeps registers for; 0: it chooses. AMD only. More waves hide more
+    latency, but spill where a wave needs more registers than they leave.
+    xcds: dies to which programs are dealt round robin. Programs of one KV head are then placed on one die, so that they
+    share its L2; 1: the grid's own order.
+    transposed_keys: load K as [head, tile], the operand of its product. Triton 3.7 swizzles K in shared memory only
+    then; otherwise 16 lanes read rows that start in one bank, and wait for each other.
+    stream: K and V bypass the unit's cache (`.cg`), because a decode reads each line once.
     """
 
     matrix_instr: int = 0

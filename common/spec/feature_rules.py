@@ -1,6 +1,6 @@
-"""Which features are well formed, and which contradict each other: the one place where that is decided.
+"""Decide which features are well formed and which contradict each other, in this one place.
 
-A contradiction is a SpecError whose argument is one side and whose `found` names the other.
+A contradiction is a SpecError whose argument is one feature and whose `found` names the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from common.spec.plain import shown
 from common.spec.ranges import PRODUCT, RANGES
 from common.spec.refusals import expect, expect_flag, expect_fp8, expect_integer, expect_number, expect_operand
 
-# (one, other): may not be asked for together. "not causal" is causal=False without `cross`.
+# Pairs that may not be asked for together. "not causal" is causal=False without `cross`.
 CONTRADICTIONS: tuple[tuple[str, str], ...] = (
     ("cross", "causal"),
     ("cross", "sliding_window"),
@@ -32,7 +32,7 @@ CONTRADICTIONS: tuple[tuple[str, str], ...] = (
     ("tree_bias", "causal_per_sequence"),
     ("tree_bias", "spans"),
 )
-NEEDS = (("alibi_sqrt", "alibi_slopes"), ("chunk_lookback", "chunk"))  # (one, what it is a part of)
+NEEDS = (("alibi_sqrt", "alibi_slopes"), ("chunk_lookback", "chunk"))  # (feature, what it depends on)
 
 
 def is_on(features: Features, name: str) -> bool:
@@ -51,7 +51,7 @@ def _said(features: Features, name: str) -> str:
 
 
 def contradiction(features: Features) -> tuple[str, str] | None:
-    """Two things that `features` asks for and that may not stand together, or one and what it lacks; None where none.
+    """Two features that exclude each other, or one and what it lacks; None where there is no contradiction.
 
     Looks at which fields are set, never at their values.
     """
@@ -70,7 +70,7 @@ def _expect_no_contradiction(features: Features) -> None:
 
 
 def _expect_masks(batch: PagedBatch, features: Features) -> None:
-    """The operands of what bends the mask or the logits."""
+    """Check the operands of features that change the mask or the logits."""
     heads, seqs = (batch.query.shape[1],), batch.num_seqs
     if features.alibi_slopes is not None:
         expect_operand(features.alibi_slopes, "alibi_slopes", (heads,), (torch.float32,), batch)
@@ -91,7 +91,8 @@ def _expect_masks(batch: PagedBatch, features: Features) -> None:
 
 
 def _expect_scales(batch: PagedBatch, features: Features) -> None:
-    """Scales belong to what is quantised, and int8 has one for each token and head; that of `out` makes it fp8."""
+    """Check scales: they need quantised tensors, int8 needs one for each token and head, and a scale of `out` makes it
+    fp8."""
     shape = batch.shape
     blocks, heads = batch.key_cache.shape[0], shape.num_kv_heads
     whole = (blocks, shape.block_size, heads)
@@ -135,7 +136,8 @@ def check_features(batch: PagedBatch, features: Features) -> None:
 
 
 def output_dtypes(query: torch.dtype, out_scale: torch.Tensor | None) -> tuple[torch.dtype, ...]:
-    """What `out` may hold: fp8 exactly where it has a scale; else the query's dtype, of the caller's choice if fp8."""
+    """The dtypes that `out` may have: fp8 exactly where it has a scale; else the query's, or for an fp8 query the
+    caller's choice."""
     if out_scale is not None:
         return E4M3
     return DTYPES if query in FP8 else (query,)
@@ -151,7 +153,7 @@ class Condition(NamedTuple):
 
 
 def value_conditions(batch: PagedBatch, features: Features) -> list[Condition]:
-    """What the values of the features' tensors must fulfil, on their device; without a wait."""
+    """The conditions on the values of the features' tensors, computed on their device without waiting."""
     found = []
 
     def judge(name: str, bad: torch.Tensor, allowed: str) -> None:
@@ -171,7 +173,7 @@ def value_conditions(batch: PagedBatch, features: Features) -> list[Condition]:
         judge("spans", _overlapping(spans), "spans of one sequence that do not overlap, from 0 on")
     for name in ("key_scale", "value_scale", "query_scale", "out_scale"):
         scale = getattr(features, name)
-        if scale is not None and not is_per_token(scale):  # those hold anything in slots of nobody
+        if scale is not None and not is_per_token(scale):  # per-token scales are arbitrary in slots that nobody owns
             judge(name, RANGES[name].lacks(scale), str(RANGES[name]))
     of_logits = [s for s in (features.query_scale, features.key_scale) if s is not None and not is_per_token(s)]
     if of_logits:

@@ -23,7 +23,7 @@ _MEMBERS = {
 }  # fmt: skip
 # field: its type, and how a number of another library becomes one
 _PLAIN = dict.fromkeys(("causal", "alibi_sqrt", "cross", "batch_invariant"), (bool, flag))
-PER_SEQUENCE = ("spans", "causal_per_sequence")  # tensors with an entry per sequence
+PER_SEQUENCE = ("spans", "causal_per_sequence")  # tensors with an entry for each sequence
 _PLAIN |= dict.fromkeys(("sliding_window", "chunk", "chunk_lookback"), (int, integer)) | {"softcap": (float, real)}
 
 
@@ -85,29 +85,30 @@ class Features:
 
     @cached_property
     def typed(self) -> bool:
-        """Whether numbers have the types of their fields: True is equal to 1 and 4.0 to 4, of which one is refused."""
+        """Whether numbers have the types of their fields: True equals 1 and 4.0 equals 4, but one of each pair is
+        refused."""
         return all(
             getattr(self, name) is None or type(getattr(self, name)) is kind for name, (kind, _) in _PLAIN.items()
         )
 
     @cached_property
     def plain(self) -> bool:
-        """Whether nothing is asked for behind the first four fields: what most launches can skip looking at."""
+        """Whether only the first four fields are set: then most launches can skip the rest."""
         return all(getattr(self, name) is default for name, default in _OFF.items())
 
     def names(self) -> frozenset[str]:
         """The features that a kernel must list in SUPPORTS to serve this.
 
-        What follows from a batch's tensors (fp8_kv, int8_kv, fp8_query, value_size, head_size_512, x_packed)
-        `common.spec.kernel.asked_of` adds.
+        `common.spec.kernel.asked_of` adds what follows from a batch's tensors (fp8_kv, int8_kv, fp8_query, value_size,
+        head_size_512, x_packed).
         """
         return self._names
 
     @cached_property
     def sees(self) -> int:
-        """Keys that one query token sees at most, whatever the batch; EVERY_KEY where only the sequence bounds them.
+        """The most keys that one query token sees, for any batch; EVERY_KEY where only the sequence bounds them.
 
-        Spans, whose lengths are on the device, take a row past its window or chunk; a row that is not causal has a
+        Spans, whose lengths are on the device, extend a row beyond its window or chunk; a row that is not causal has a
         window to both sides.
         """
         if self.spans is not None:
@@ -137,7 +138,7 @@ def operands_of(kind: type[Features]) -> tuple[str, ...]:
 
 
 def is_per_token(scale: torch.Tensor | None) -> bool:
-    """Whether a scale of K or V is [num_blocks, block_size, num_kv_heads]: one for each token and KV head."""
+    """Whether a scale of K or V is [num_blocks, block_size, num_kv_heads], one for each token and KV head."""
     return scale is not None and scale.dim() == 3
 
 
@@ -146,6 +147,6 @@ _OFF = {field.name: field.default for field in fields(Features)[4:]}
 
 
 def of_seqs(features: Features, seqs: int) -> Features:
-    """`features` for the first `seqs` sequences: of tensors with an entry per sequence as many entries."""
+    """`features` for the first `seqs` sequences: tensors with an entry for each sequence are cut."""
     given = {name: tensor for name in PER_SEQUENCE if (tensor := getattr(features, name)) is not None}
     return replace(features, **{name: tensor[:seqs] for name, tensor in given.items()})

@@ -1,7 +1,7 @@
-"""What a kernel module must define.
+"""The protocol of a kernel module.
 
-A kernel is a module (PEP 544: modules fulfil protocols), in `dsl_triton`, in `dsl_helion`, among the baselines, or
-anybody's own.
+A kernel is a module (PEP 544: modules fulfil protocols): in `dsl_triton`, in `dsl_helion`, among the baselines, or
+anywhere else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from common.spec.precision import Precision
 from common.spec.toolchain import expect_compiler
 from common.spec.validation import validate, validate_output
 
-# What kernels support that read every feature from one bundle (dsl_triton/features.py, dsl_helion/features.py).
+# The features of kernels that read all of them from one bundle (dsl_triton/features.py, dsl_helion/features.py).
 SEAMS = frozenset({
     "causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "alibi_sqrt", "chunked_local", "prefix_lm",
     "causal_per_sequence", "cross", "tree_bias", "value_size", "head_size_512", "fp8_kv", "int8_kv", "fp8_query",
@@ -42,8 +42,8 @@ MOST_KEYS = 2**18  # 1 GiB of K and V with 8 KV heads of 128 in bf16
 class Capacity:
     """The largest batch that a workspace must serve.
 
-    num_keys: keys of all sequences together that scratch should hold. A hint, as lengths are on the device: a batch
-    with more of them costs time, never correctness.
+    num_keys: keys of all sequences that scratch should hold. A hint, because lengths are on the device: a batch with
+    more keys costs time, never correctness.
     """
 
     num_tokens: int
@@ -53,18 +53,19 @@ class Capacity:
 
     @classmethod
     def of(cls, batch: PagedBatch) -> Capacity:
-        """Enough for any batch of these shapes where that is at most MOST_KEYS keys, else for the lengths hinted at."""
+        """The capacity for any batch of these shapes, where that is at most MOST_KEYS keys, else for the hinted
+        lengths."""
         possible = batch.num_seqs * batch.block_table.shape[1] * batch.shape.block_size
         keys = possible if possible <= MOST_KEYS else batch.stats.total_seq_len
         return cls(batch.num_tokens, batch.num_seqs, batch.device, keys)
 
 
 def planned(kernel: Any, batch: PagedBatch, features: Features, config: Any, workspace: Any) -> Any:
-    """The workspace with the plan of a step, where the kernel makes one apart from its launch.
+    """The workspace with the plan of a step, where the kernel makes one separately from its launch.
 
-    `prepare(batch, features, config, workspace) -> workspace` is optional. It reads lengths alone, so one serves every
-    layer of a step. A launch without it makes the plan itself, or does nothing where the kernel needs it. Raises what
-    the kernel's `prepare` raises.
+    `prepare(batch, features, config, workspace) -> workspace` is optional. It reads only lengths, so one plan serves
+    every layer of a step. Without it a launch makes the plan itself, or needs none. Raises what the kernel's `prepare`
+    raises.
     """
     prepare = getattr(kernel, "prepare", None)
     return prepare(batch, features, config, workspace) if prepare else workspace
@@ -104,7 +105,7 @@ class Kernel(Protocol):
 
 
 def asked_of(batch: PagedBatch, features: Features) -> frozenset[str]:
-    """The members that SUPPORTS must have to serve this batch: of its features, its layout, its dtypes and sizes."""
+    """The members that SUPPORTS must have to serve this batch, by its features, layout, dtypes and sizes."""
     asked = features.names() | asked_of_shape(batch.shape)
     return asked | {"x_packed"} if batch.layout is Layout.X_PACKED else asked
 
@@ -130,11 +131,10 @@ def require(
     out: torch.Tensor,
     lse: torch.Tensor | None,
 ) -> None:
-    """Refuse, by name and before any launch, what `kernel` does not implement or could not address.
+    """Refuse by name, before any launch, what `kernel` does not implement or could not address.
 
-    Reads no device memory.
-    Raises UnsupportedFeature for a feature outside `supports` and for compilers that get `kernel` wrong
-    (common.spec.toolchain), SpecError for a malformed batch or output.
+    Reads no device memory. Raises UnsupportedFeature for a feature outside `supports` and for compilers that miscompile
+    `kernel` (common.spec.toolchain), SpecError for a malformed batch or output.
     """
     validate(batch, features, values=False)
     validate_output(batch, out, lse, features)
@@ -145,7 +145,7 @@ def require(
 
 
 def launches(kernel: str, supports: frozenset[str], ensure: Callable[..., None] = require) -> Callable:
-    """A kernel's `launch`, made of a function (batch, features, out, config, workspace, lse) that only launches.
+    """Make a kernel's `launch` from a function (batch, features, out, config, workspace, lse) that only launches.
 
     A batch that `ensure` refuses raises SpecError or UnsupportedFeature before any launch; one without sequences or
     tokens launches nothing.
@@ -174,12 +174,12 @@ def launches(kernel: str, supports: frozenset[str], ensure: Callable[..., None] 
 def new_tokens(
     batch: PagedBatch, features: Features, strided: bool = False
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The step's own K and V for kernels that can do without their pages; None where pages alone count.
+    """The step's own K and V, for kernels that can read them instead of their pages; None where only pages count.
 
-    strided: of a kernel that takes rows any distance apart (slices of one projection); others get contiguous ones or
-    none. None, too, where they are not given (never beside `cross`, whose keys are another sequence's), where the cache
-    holds other numbers than they do (it is quantised), and where a feature speaks of absolute positions: new tokens are
-    counted from the first.
+    strided: the kernel takes rows at any distance (slices of one projection); others get contiguous ones or None. Also
+    None where they are not given (never with `cross`, whose keys are another sequence's), where the cache is quantised
+    and therefore holds other numbers, and where a feature refers to absolute positions, because new tokens are counted
+    from the first one.
     """
     absolute = (features.chunk, features.spans, features.causal_per_sequence, features.tree_bias)
     if batch.shape.quantised or any(one is not None for one in absolute):
@@ -190,9 +190,9 @@ def new_tokens(
 
 
 def packed_lanes(batch: PagedBatch) -> int | None:
-    """x, the lanes of a head that lie together in an x-packed K; None where pages hold whole heads.
+    """x, the lanes of a head that are adjacent in an x-packed K; None where pages hold whole heads.
 
-    Raises SpecError for slots of K that are not next to each other: kernels address them by x, so loads are aligned.
+    Raises SpecError for slots of K that are not adjacent: kernels address them by x, so that loads are aligned.
     """
     if batch.layout is Layout.PAGED:
         return None
@@ -203,26 +203,26 @@ def packed_lanes(batch: PagedBatch) -> int | None:
 
 
 def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Of a scratch [2, keys] the rows for the scales of K and of V; None where they are not per token."""
+    """The rows for the scales of K and of V in a scratch [2, keys]; twice None where scales are not per token."""
     asked = features.key_scale, features.value_scale
     return tuple(row if is_per_token(scale) else None for row, scale in zip(scratch, asked, strict=True))
 
 
-MOST_STREAMS = 64  # that have one beside them
+MOST_STREAMS = 64  # streams that have a second one
 _sides: dict[tuple[int, int], torch.cuda.Stream] = {}
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """The stream beside the current one of the device; None where launches run at once (a CPU)."""
+    """The stream beside the device's current one; None where launches run at once (a CPU)."""
     return side_of(torch.cuda.current_stream(device)) if device.type == "cuda" else None
 
 
 def side_of(stream: torch.cuda.Stream) -> torch.cuda.Stream:
-    """The stream beside `stream`, the same each time: calls on two streams share none, and a call beside a capture does
-    not meet it."""
+    """The stream beside `stream`, always the same one: calls on two streams share none, and a call beside a capture
+    stays out of it."""
     key = stream.device_index, stream.cuda_stream
     side = _sides.get(key)
-    while side is None or side.cuda_stream == stream.cuda_stream:  # torch hands out few, in turn
+    while side is None or side.cuda_stream == stream.cuda_stream:  # torch has few streams and hands them out in turn
         side = torch.cuda.Stream(stream.device)
     if key not in _sides and len(_sides) == MOST_STREAMS:
         _sides.pop(next(iter(_sides)))
@@ -232,9 +232,9 @@ def side_of(stream: torch.cuda.Stream) -> torch.cuda.Stream:
 
 @contextmanager
 def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """What is launched inside begins after what the current stream holds, and runs beside what follows, until `join`.
+    """In this context launches begin after the current stream's work and run beside what follows, until `join`.
 
-    In a captured graph they are two branches.
+    In a captured graph these are two branches.
     """
     if stream is None:
         yield
@@ -245,6 +245,6 @@ def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 def join(stream: torch.cuda.Stream | None) -> None:
-    """The current stream goes on when `stream` has ended."""
+    """Make the current stream wait for `stream`."""
     if stream is not None:
         torch.cuda.current_stream(stream.device).wait_stream(stream)

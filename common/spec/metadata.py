@@ -1,6 +1,6 @@
-"""What a scheduler knows of a batch: lengths, decode count, Q Blocks, and which sequence a Q Block belongs to.
+"""What a scheduler knows of a batch: lengths, number of decodes, Q Blocks, and the sequence of a Q Block.
 
-Everything derives from a list of `(query_len, seq_len)` pairs, or from the two device tensors built of it.
+Everything derives from a list of `(query_len, seq_len)` pairs, or from two device tensors built from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 Lens = Sequence[tuple[int, int]]  # one (query_len, seq_len) per sequence
 
-SHORT_QUERY = 16  # query tokens up to which a sequence reads its keys as decode does: they, not the products, cost time
+SHORT_QUERY = 16  # query tokens up to which reading keys, not the products, takes the time
 ANY_QUERY = 2**30  # no query is longer
 EVERY_KEY = 2**31  # no sequence is longer
 
@@ -62,5 +62,6 @@ def lens_of(starts: torch.Tensor, lengths: torch.Tensor) -> list[tuple[int, int]
 
 
 def num_q_blocks(num_tokens: int, num_seqs: int, block_q: int) -> int:
-    """Upper bound on the Q Blocks of any batch of this size; needs no lengths, so a captured grid stays right."""
+    """An upper bound on the Q Blocks of any batch of this size; independent of lengths, so a captured grid stays
+    valid."""
     return num_tokens // block_q + num_seqs

@@ -1,7 +1,7 @@
 """Whether elements share memory: two of one tensor, or one of each of two.
 
-Exact for any sizes and strides: K and V that lie page by page in one buffer do not meet, nor do columns of one
-projection, although the memory between their first and last elements does.
+Exact for any sizes and strides: K and V that alternate by pages in one buffer do not overlap, nor do columns of one
+projection, although the memory ranges from their first to their last elements do.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 import torch
 
-Term = tuple[int, int, int]  # (stride in bytes, the least and the most that it is multiplied by)
+Term = tuple[int, int, int]  # (stride in bytes, least and greatest factor)
 
 
 class Runs(NamedTuple):
-    """Runs of `width` bytes, one at each sum of i * stride with i < count, over all (stride, count) of `steps`."""
+    """Byte runs of `width`, one at each sum of i * stride with i < count, over all (stride, count) of `steps`."""
 
     width: int
     steps: tuple[tuple[int, int], ...]  # longest stride first
 
     @property
     def span(self) -> int:
-        """Bytes from the first to behind the last; 0 where there are none."""
+        """Bytes from the first run's start to the last one's end; 0 where there are none."""
         return self.width + sum(stride * (count - 1) for stride, count in self.steps) if self.width else 0
 
 
@@ -54,7 +54,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 @lru_cache(maxsize=4096)
 def _meets_itself(runs: Runs) -> bool:
-    """Whether two of the runs, told apart first by one of the steps, lie less than a width from each other."""
+    """Whether two runs, which differ first in one of the steps, are closer than a width."""
     terms = [(stride, 1 - count, count - 1) for stride, count in runs.steps]
     near = runs.width - 1
     return any(_reaches([(s, 1, most), *terms[i + 1 :]], -near, near) for i, (s, _, most) in enumerate(terms))
@@ -65,7 +65,7 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def meet(distance: int, a: Runs, b: Runs) -> bool:
-    """Whether `a` and `b`, which begins `distance` bytes behind it, have a byte in common."""
+    """Whether `a` and `b`, which starts `distance` bytes later, have a byte in common."""
     return -b.span < distance < a.span and a.width > 0 < b.width and _meet(distance, a, b)
 
 
@@ -81,9 +81,10 @@ def _meet(distance: int, a: Runs, b: Runs) -> bool:
 
 
 class Places:
-    """Tensors of one call's signature: whether what the call writes to shares memory with another, by addresses alone.
+    """Tensors of one call's signature: tells by addresses whether what the call writes shares memory with another
+    tensor.
 
-    `written`: which of the tensors.
+    `written`: which of the tensors are written.
     """
 
     __slots__ = ("_runs", "_spans", "_written")
@@ -94,7 +95,7 @@ class Places:
         self._written = tuple([at for at in written if self._spans[at]])
 
     def clash(self, pointers: Sequence[int]) -> bool:
-        """pointers: of tensors of that signature, in the same order."""
+        """Whether written tensors overlap others. pointers: of tensors of that signature, in the same order."""
         spans = self._spans
         for at in self._written:
             first = pointers[at]
@@ -110,10 +111,10 @@ class Places:
 
 
 def _reaches(terms: list[Term], least: int, most: int) -> bool:
-    """Whether a sum of c * stride, c in the range of each term, lies from `least` to `most`.
+    """Whether a sum of c * stride, with c in the range of each term, lies between `least` and `most`.
 
-    Terms come by falling stride: of a tensor whose dimensions lie one inside the other what follows a term is less than
-    its stride, so that each has two or three c to try.
+    Terms are sorted by falling stride: for nested dimensions the later terms sum to less than a stride, so that each
+    term has two or three c to try.
     """
     terms = [term for term in terms if term[0]]
     below = [*accumulate((s * low for s, low, _ in reversed(terms)), initial=0)][::-1]
@@ -123,7 +124,7 @@ def _reaches(terms: list[Term], least: int, most: int) -> bool:
     def found(at: int, least: int, most: int) -> bool:
         if at == len(terms):
             return least <= 0 <= most
-        if most // steps[at] * steps[at] < least:  # no sum of what follows is between
+        if most // steps[at] * steps[at] < least:  # no sum of the later terms lies between
             return False
         stride, low, high = terms[at]
         first = max(low, -((above[at + 1] - least) // stride))

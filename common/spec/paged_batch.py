@@ -23,11 +23,11 @@ from common.spec.plain import integer, real, shown
 
 __all__ = ["AttentionShape", "Features", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature", "is_per_token"]
 
-ALIGNMENT = 16  # bytes: of the new K and V, for tensor descriptors; and what x of the x-packed layout fills
+ALIGNMENT = 16  # bytes: of new K and V for descriptors, and of x in the x-packed layout
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 FP8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2)
-E4M3 = FP8[:2]  # of a query and of `out`: with two bits of mantissa P would cost more than the sums average out
-QUANTISED = (*FP8, torch.int8)  # of a cache; its elements mean a number times a scale
+E4M3 = FP8[:2]  # of a query and of `out`: with e5m2's two bits P would cost too much precision
+QUANTISED = (*FP8, torch.int8)  # cache dtypes whose elements are multiplied by a scale
 MAX_HEAD_SIZE = 512
 
 
@@ -114,7 +114,7 @@ class AttentionShape:
         if self.dtype not in DTYPES and self.dtype not in E4M3:
             raise SpecError("dtype", self.dtype, _names(DTYPES + E4M3))
         if self.kv_dtype is not None and (self.kv_dtype not in QUANTISED or self.dtype not in DTYPES):
-            # an fp8 query meets a cache of its own type alone
+            # an fp8 query requires a cache of its own type
             allowed = f"{self.dtype}" + (", " + _names(QUANTISED) if self.dtype in DTYPES else "")
             raise SpecError("kv_dtype", self.kv_dtype, allowed)
 
@@ -133,11 +133,11 @@ class AttentionShape:
 
     @property
     def quantised(self) -> bool:
-        """Whether the elements of the caches mean a number times a scale."""
+        """Whether the cache's elements are multiplied by a scale."""
         return self.cache_dtype in QUANTISED
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON; what is None is left out."""
+        """Plain values for JSON, without None."""
         plain = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
         return {n: str(v).removeprefix("torch.") if isinstance(v, torch.dtype) else v for n, v in plain.items()}
 
@@ -147,7 +147,7 @@ class AttentionShape:
         return cls(**plain | dtypes)
 
 
-_shape_of = lru_cache(maxsize=256)(AttentionShape)  # a launch asks several times, and checking the sizes takes 3 us
+_shape_of = lru_cache(maxsize=256)(AttentionShape)  # a launch asks several times, and checks take 3 us
 
 
 @dataclass(frozen=True)
@@ -199,13 +199,13 @@ class PagedBatch:
         return _shape_of(num_query_heads, num_kv_heads, head_size, block_size, dtypes[0], values, dtypes[1])
 
     def num_q_blocks(self, block_m: int) -> int:
-        """Upper bound on the Q Blocks of `block_m` rows; it needs no lengths, so a captured grid stays right."""
+        """An upper bound on the Q Blocks of `block_m` rows; independent of lengths, so a captured grid stays valid."""
         return num_q_blocks(self.num_tokens, self.num_seqs, block_m // self.shape.queries_per_kv)
 
     def by_token(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V of either layout as views that begin [num_blocks, block_size, num_kv_heads].
+        """K and V of either layout, as views that begin [num_blocks, block_size, num_kv_heads].
 
-        What follows is head_size; for an x-packed K it is head_size / x and x.
+        Then follows head_size, or for an x-packed K head_size / x and x.
         """
         if self.layout is Layout.X_PACKED:
             return self.key_cache.permute(0, 3, 1, 2, 4), self.value_cache.permute(0, 3, 1, 2)

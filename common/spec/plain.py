@@ -1,7 +1,7 @@
-"""Numbers of other libraries (numpy's, fractions) as Python's own, which both DSLs take: once, where they come in.
+"""Convert numbers of other libraries (numpy, fractions) to Python's own, once, where they enter.
 
-What is no number of the kind stays as it is, for the check that refuses it by its name: a bool is no integer, and a
-tensor is no number, since reading one would wait for its device.
+What is no number of the kind is returned unchanged, for the check that refuses it by name: a bool is no integer, and a
+tensor is no number, because reading it would wait for its device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def integer(value: Any) -> Any:
 
 
 def real(value: Any) -> Any:
-    """A float; infinite where the number is beyond its range."""
+    """A float; infinite where the number exceeds its range."""
     if type(value) is float or not isinstance(value, Real) or isinstance(value, bool):
         return value
     try:
@@ -35,12 +35,12 @@ def flag(value: Any) -> Any:
 
 
 def shown(value: object) -> str:
-    """A value as an error says it. Of a tensor its kind alone: to print it is to wait for its device."""
+    """A value as error messages show it. A tensor is shown by its kind only: printing it would wait for its device."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of {value.dtype} on {value.device}"
     if isinstance(value, tuple | list):
         return f"({', '.join(map(shown, value[:4]))}{', ...' if len(value) > 4 else ''})"
     try:
         return f"{value!r:.80}"
-    except ValueError:  # an integer of more digits than Python prints
+    except ValueError:  # an integer with more digits than Python prints
         return f"one of {type(value).__name__}"

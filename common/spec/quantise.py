@@ -1,4 +1,4 @@
-"""Numbers of one byte: the largest of each type, rounding to them, and what stands in places that nobody owns."""
+"""One-byte numbers: the largest of each type, rounding to them, and the content of unowned places."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from common.spec.paged_batch import QUANTISED
 
-LEAST_SCALE = 1e-6  # of a token and head: a row of zeros must not divide by zero
+LEAST_SCALE = 1e-6  # of a token and head, so that a row of zeros does not divide by 0
 # Standard deviation of the elements that a random cache holds: int8 with 5 of them inside its range. Scales of about
 # 1 / SPREAD make them numbers of about 1.
 SPREAD = dict.fromkeys(QUANTISED, 1.0) | {torch.int8: 25.0}
@@ -25,8 +25,8 @@ def scale_limit(dtype: torch.dtype) -> float:
 
 
 def quantise(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x, cut to the range of `dtype` and rounded to nearest: to even in fp8, half away from zero in int8. NaN stays
-    NaN in fp8 and is 0 in int8."""
+    """x, clamped to the range of `dtype` and rounded to nearest: to even in fp8, half away from zero in int8. NaN stays
+    NaN in fp8 and becomes 0 in int8."""
     x = x.float()
     if dtype != torch.int8:
         return x.clamp(-largest(dtype), largest(dtype)).to(dtype)
@@ -35,9 +35,9 @@ def quantise(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def fill_where(cache: Tensor, mask: Tensor, value: float) -> None:
-    """cache[mask] = value; mask: bool, or integers of rows.
+    """Assign cache[mask] = value; mask: bool, or row numbers.
 
-    NaN is the largest number in int8, which has none. Torch has no such write in fp8.
+    NaN becomes the largest number of int8, which has no NaN. Torch has no such assignment in fp8.
     """
     if cache.dtype not in QUANTISED:
         cache[mask] = value
@@ -49,7 +49,7 @@ def fill_where(cache: Tensor, mask: Tensor, value: float) -> None:
 
 
 def negate(tensor: Tensor) -> None:
-    """In place: -x. Twice gives the same bits, but for a zero of e4m3fnuz, which has no sign, and int8's -128."""
+    """Negate in place. Twice restores the bits, except for zero in e4m3fnuz, which has no sign, and -128 in int8."""
     if tensor.dtype in QUANTISED:
         tensor.copy_((-tensor.float()).to(tensor.dtype) if tensor.dtype != torch.int8 else -tensor.clamp(min=-127))
     else:
@@ -57,7 +57,8 @@ def negate(tensor: Tensor) -> None:
 
 
 def draw(tensor: Tensor, generator: torch.Generator) -> None:
-    """Random normal numbers, in one go where the type has them, else cut and rounded: a part of the rows at a time."""
+    """Fill with random normal numbers, directly where the type supports it, else clamped and rounded, some rows at a
+    time."""
     options = {"generator": generator, "device": tensor.device}
     if tensor.dtype not in QUANTISED:
         tensor.copy_(torch.randn(tensor.shape, dtype=tensor.dtype, **options))
@@ -66,6 +67,6 @@ def draw(tensor: Tensor, generator: torch.Generator) -> None:
     for part in tensor.split(rows) if tensor.numel() else ():
         values = torch.randn(part.shape, dtype=torch.float32, **options)
         values = values * SPREAD[tensor.dtype]
-        if tensor.dtype == torch.int8:  # one number in some hundred is the least, which no draw of this spread has
+        if tensor.dtype == torch.int8:  # replaces int8's least number, which is outside the range of a draw
             values.view(-1)[::251] = -128.0
         part.copy_(quantise(values, tensor.dtype))

@@ -1,6 +1,6 @@
-"""Single refusals that the validators are made of: each raises SpecError naming the argument, found and allowed.
+"""The single checks that validators consist of: each raises SpecError naming the argument, found and allowed.
 
-What runs for every tensor of every launch forms its messages only when they are needed.
+They run for every tensor of every launch, so they format messages only when needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def expect(ok: bool, argument: str, found: object, allowed: str) -> None:
 
 
 def expect_integer(value: object, name: str, least: int) -> int:
-    """The integer as Python's own."""
+    """The value as a Python integer. Raises SpecError."""
     value = integer(value)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
         raise SpecError(name, shown(value), f"an integer from {least} to 2^31 - 1")
@@ -48,7 +48,7 @@ def expect_number(value: object, name: str, allowed: Range, or_else: str = "") -
 
 
 def expect_stored(value: object, name: str, allowed: str = "a torch.Tensor") -> None:
-    """A tensor whose memory holds its numbers as they are, of which no gradient is asked."""
+    """A tensor whose memory holds its numbers directly, and which needs no gradient. Raises SpecError."""
     if not isinstance(value, torch.Tensor):
         raise SpecError(name, type(value).__name__, allowed)
     if value.is_nested or value.layout is not torch.strided:
@@ -65,7 +65,7 @@ def expect_stored(value: object, name: str, allowed: str = "a torch.Tensor") -> 
 def _expect_memory(tensor: torch.Tensor, name: str) -> None:
     try:
         there = not tensor.is_meta and (tensor.data_ptr() != 0 or tensor.numel() == 0)
-    except RuntimeError:  # of a class of its own
+    except RuntimeError:  # a tensor class of its own
         there = False
     if not there:
         kind = "on meta" if tensor.is_meta else f"a {type(tensor).__name__} without memory"
@@ -79,7 +79,7 @@ def expect_tensor(value: object, name: str, rank: int, allowed: str = "a torch.T
 
 
 def expect_writable(tensor: torch.Tensor, name: str, others: Mapping[str, torch.Tensor | None]) -> None:
-    """No element where one of `others` is, and no two in one place: programs run in any order."""
+    """Refuse a tensor that overlaps one of `others`, or itself: programs run in any order."""
     for other, there in others.items():
         if there is not None and share_memory(tensor, there):
             raise SpecError(name, f"the memory of {other}", "memory of its own")
@@ -88,7 +88,7 @@ def expect_writable(tensor: torch.Tensor, name: str, others: Mapping[str, torch.
 
 
 def expect_contiguous_rows(tensor: torch.Tensor, name: str) -> None:
-    """Kernels address the last dimension without a stride."""
+    """Refuse a last dimension with a stride: kernels address it without one."""
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         raise SpecError(name, f"stride {tensor.stride(-1)} in the last dimension", "1")
 
@@ -101,7 +101,7 @@ def expect_same_device(tensor: torch.Tensor, name: str, batch: PagedBatch) -> No
 def expect_operand(
     value: object, name: str, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[torch.dtype, ...], batch: PagedBatch
 ) -> None:
-    """A tensor of a feature: one of `shapes`, one of `dtypes`, on the batch's device; contiguous below two dimensions.
+    """A feature's tensor: one of `shapes`, one of `dtypes`, on the batch's device; contiguous beyond two dimensions.
 
     -1 stands for any size of at least 1.
     """
@@ -120,33 +120,33 @@ def expect_operand(
         raise SpecError(name, f"stride {value.stride()}", "contiguous")
 
 
-# Which fp8 types the compilers of a GPU have, and the refusal of the others: the one place that says so.
+# The fp8 types that the compilers of a GPU have, and the refusal of others; nowhere else.
 #
 # Triton 3.6 and 3.7 for NVIDIA have e5m2 everywhere, e4m3fn from sm_89 on and e4m3fnuz nowhere; for AMD they convert
 # in software what a GPU lacks.
 
 
 def fp8_types(arch: str) -> tuple[torch.dtype, ...]:
-    """Of FP8 those that kernels for `arch`, as `sm_90` or `gfx942`, may hold."""
+    """The fp8 types that kernels for `arch` (`sm_90`, `gfx942`) may hold."""
     if arch.startswith("gfx"):
         return FP8
     return (torch.float8_e4m3fn, torch.float8_e5m2) if int(arch.removeprefix("sm_")) >= 89 else (torch.float8_e5m2,)
 
 
 def target_of(device: torch.device) -> str | None:
-    """The arch that kernels are compiled for there; None on a CPU, which interprets all types."""
+    """The arch that kernels are compiled for; None on a CPU, where all types are interpreted."""
     gpu = gpu_of(device)
     return gpu.arch if gpu else None
 
 
 def expect_fp8(tensor: torch.Tensor, name: str, arch: str | None = None) -> None:
-    """Refuse fp8 that `arch` lacks, by default that of the tensor's device; other dtypes pass. Raises SpecError."""
+    """Refuse fp8 that `arch` lacks, by default the tensor's device's; other dtypes pass. Raises SpecError."""
     if tensor.dtype in FP8 and (error := refusal({name: tensor.dtype}, arch or target_of(tensor.device))):
         raise error
 
 
 def refusal(dtypes: Mapping[str, torch.dtype], arch: str | None) -> SpecError | None:
-    """Of arguments by name that hold fp8, the first that `arch` lacks, as an error; None where it has all."""
+    """The error for the first of some arguments whose fp8 type `arch` lacks; None where it has all."""
     for name, dtype in dtypes.items():
         if arch is not None and dtype not in fp8_types(arch):
             return SpecError(name, f"{dtype} on {arch}", " or ".join(map(str, fp8_types(arch))) + f" on {arch}")

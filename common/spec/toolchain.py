@@ -1,7 +1,7 @@
-"""Compilers whose code for a kernel is wrong: the table, what compiles here, and the refusal.
+"""Compilers that generate wrong code for a kernel: the table, the installed compilers, and the refusal.
 
 `auto` then takes the next kernel (common.serving.choice), the named kernel's launch raises RefusedCompiler
-(common.spec.kernel.require) and `explain` says why. An entry is made where `study stress` saw a kernel's bits change.
+(common.spec.kernel.require) and `explain` says why. Add an entry where `study stress` sees a kernel's bits change.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import torch
 from common.gpus import gpu_of
 from common.spec.paged_batch import SpecError, UnsupportedFeature
 
-Version = tuple[int, ...]  # () is below every other
-Span = tuple[Version, Version]  # from the first on, below the second
+Version = tuple[int, ...]  # () is less than every other version
+Span = tuple[Version, Version]  # from the first, below the second
 ANY: Span = ((), (2**31,))
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What compiles for one arch. ptxas: () where none does (AMD). variable: what names another ptxas."""
+    """The compilers of one arch. ptxas: () where there is none (AMD). variable: the environment variable for another
+    ptxas."""
 
     triton: Version
     ptxas: Version = ()
@@ -36,8 +37,8 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Refused:
-    """A kernel that is not to be compiled by these versions. kernel: a glob of the names that `require` is given, as
-    `triton/unpaged`. arch: as `sm_90`. evidence: where the wrong bits are written down."""
+    """A kernel that these versions miscompile. kernel: a glob of names as `triton/unpaged`. arch: as `sm_90`. evidence:
+    where the wrong bits are documented."""
 
     kernel: str
     arch: str
@@ -58,7 +59,7 @@ REFUSED: tuple[Refused, ...] = ()
 
 
 class RefusedCompiler(UnsupportedFeature):
-    """This kernel is known to be wrong as the compilers that are installed here make it."""
+    """The installed compilers are known to miscompile this kernel."""
 
     def __init__(self, kernel: str, entry: Refused, found: Toolchain) -> None:
         other = f"another triton, or another ptxas in {found.variable}" if found.variable else "another triton"
@@ -67,8 +68,8 @@ class RefusedCompiler(UnsupportedFeature):
 
 
 def refusal(kernel: str, arch: str | None) -> RefusedCompiler | None:
-    """Why `kernel` is not to be compiled for `arch` by what is installed here; None where it may be. Without an arch,
-    on a CPU, nothing is compiled."""
+    """Why the installed compilers may not compile `kernel` for `arch`; None where they may. Without an arch, on a CPU,
+    nothing is compiled."""
     for entry in REFUSED:
         if entry.arch == arch and fnmatchcase(kernel, entry.kernel) and entry.holds(found := toolchain(arch)):
             return RefusedCompiler(kernel, entry, found)
@@ -83,8 +84,8 @@ def expect_compiler(kernel: str, device: torch.device) -> None:
 
 @lru_cache
 def toolchain(arch: str) -> Toolchain:
-    """What the installed Triton compiles with for `sm_90` or `gfx942`; which ptxas that is, Triton's release decides.
-    Of an absent Triton the version is ()."""
+    """What the installed Triton compiles with for `sm_90` or `gfx942`; Triton's release decides which ptxas. Without
+    Triton the version is ()."""
     try:
         import triton
     except ImportError:

@@ -1,6 +1,6 @@
 """What makes a batch, its features and its output well formed. Everything else is refused before any launch.
 
-Each refusal is a SpecError that names the argument, what was found and what would have been accepted.
+Each refusal is a SpecError naming the argument, what was found and what is allowed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _validate_dtypes(query: torch.dtype, key: torch.dtype, value: torch.dtype) -
 
 
 def _validate_packed(batch: PagedBatch, shape: AttentionShape) -> None:
-    """The shape of K in Layout.X_PACKED."""
+    """Check the shape of K in Layout.X_PACKED."""
     cache = tuple(batch.key_cache.shape)
     x = ALIGNMENT // shape.cache_dtype.itemsize
     wanted = (cache[0], shape.num_kv_heads, shape.head_size // x, shape.block_size, x)
@@ -83,7 +83,7 @@ def _validate_shapes(batch: PagedBatch) -> None:
         blocks, heads, _, page, _ = cache
         if (*values[:2], values[3]) != (blocks, heads, page):
             raise SpecError("value_cache", values, f"[{blocks}, {heads}, value size, {page}]: blocks, KV heads, page")
-    shape = batch.shape  # raises by itself where the sizes are not attention
+    shape = batch.shape  # raises where the sizes are not attention
     if batch.layout is Layout.X_PACKED:
         _validate_packed(batch, shape)
     else:
@@ -94,13 +94,13 @@ def _validate_shapes(batch: PagedBatch) -> None:
         _validate_new_tokens(batch, shape)
     rows, entries, num_seqs = batch.block_table.shape[0], batch.query_start_loc.shape[0], batch.num_seqs
     expect(rows == num_seqs, "block_table", f"{rows} rows", f"{num_seqs}, one per sequence")
-    if batch.block_table.shape[1] == 0 and rows:  # kernels read the first entry of a row before they know its length
+    if batch.block_table.shape[1] == 0 and rows:  # kernels read a row's first entry before its length
         raise SpecError("block_table", "0 columns", "at least 1")
     expect(entries == num_seqs + 1, "query_start_loc", f"{entries} entries", f"num_seqs + 1 = {num_seqs + 1}")
 
 
 def _validate_new_tokens(batch: PagedBatch, shape: AttentionShape) -> None:
-    """`key` and `value`, where the step's new tokens are given."""
+    """Check `key` and `value`, where the step's new tokens are given."""
     expect(shape.dtype in DTYPES, "key", "key beside an fp8 query", "None: the caches count")
     for name, size in (("key", shape.head_size), ("value", shape.value_lanes)):
         wanted = (batch.num_tokens, shape.num_kv_heads, size)
@@ -118,7 +118,7 @@ def _validate_new_tokens(batch: PagedBatch, shape: AttentionShape) -> None:
 
 
 def _validate_sequence(batch: PagedBatch, seq: int, seq_len: int, table: torch.Tensor) -> None:
-    """One sequence's number of keys, and the page ids that a launch would follow."""
+    """Check one sequence's number of keys, and the page ids that a launch would follow."""
     num_blocks, block_size = batch.by_token()[0].shape[:2]
     expect(seq_len >= 0, f"seq_lens[{seq}]", seq_len, "at least 0")
     used, width = -(-seq_len // block_size), table.shape[1]
@@ -145,9 +145,9 @@ def _validate_values(batch: PagedBatch, features: Features) -> None:
 def validate(batch: PagedBatch, features: Features, *, values: bool = True) -> None:
     """Refuse a malformed batch before any launch.
 
-    `values=False` looks at types, shapes, dtypes, strides and devices only and never waits for the device;
-    `values=True` also copies query_start_loc, seq_lens and block_table to the host. Raises SpecError naming the
-    argument, what was found and what is allowed.
+    `values=False` checks types, shapes, dtypes, strides and devices and never waits for the device; `values=True` also
+    copies query_start_loc, seq_lens and block_table to the host. Raises SpecError naming the argument, what was found
+    and what is allowed.
     """
     _validate_types(batch)
     _validate_shapes(batch)
@@ -157,7 +157,7 @@ def validate(batch: PagedBatch, features: Features, *, values: bool = True) -> N
 
 
 def inputs_of(batch: PagedBatch, features: Features) -> dict[str, torch.Tensor | None]:
-    """All tensors that a launch reads, by their names."""
+    """All tensors that a launch reads, by name."""
     found = {name: getattr(batch, name) for name in (*_RANKS, "key", "value")}
     return found | {name: getattr(features, name) for name in OPERANDS}
 

@@ -1,7 +1,7 @@
-"""Scratch that kernels of both DSLs allocate, and the refusal of batches that it was not made for.
+"""Scratch of both DSLs' kernels, and the refusal of batches that exceed it.
 
 Segments share the tiles of one Q Block (parallel_softmax); a static grid cuts items between programs into parts. Both
-leave sums that a later launch merges. `unpaged` copies K and V out of their pages first.
+leave sums that a later launch merges. `unpaged` first copies K and V out of their pages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from common.spec.kernel import Capacity
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec.paged_batch import FP8, AttentionShape, PagedBatch, SpecError
 
-RECORD = 8  # int32: cuts of the item, which of them this is, scratch row of the first part, scratch rows of a part,
+RECORD = 8  # int32: cuts of the item, number of this one, scratch row of the first part, rows of a part,
 #             first query row, real rows, KV head, nothing
 
 
@@ -42,7 +42,7 @@ class SegmentScratch:
     def up_to(
         cls, capacity: Capacity, shape: AttentionShape, num_segments: int, longest_query: int = ANY_QUERY
     ) -> SegmentScratch | None:
-        """Scratch for any batch up to `capacity`, of its sequences of at most `longest_query` query tokens.
+        """Scratch for any batch up to `capacity`, for its sequences of at most `longest_query` query tokens.
 
         None with one segment, which needs no reduction.
         """
@@ -53,14 +53,15 @@ class SegmentScratch:
 
 
 def partials(workspace: SegmentScratch | None) -> tuple[torch.Tensor | None, ...]:
-    """acc, m and l as a kernel's operands; three times None where there is no scratch."""
+    """acc, m and l as a kernel's operands; three times None without scratch."""
     return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
 
 
 def has_room(acc: torch.Tensor | None, batch: PagedBatch, num_segments: int, longest_query: int = ANY_QUERY) -> bool:
-    """Whether the scratch holds what so many segments leave for the sequences of at most `longest_query` query tokens.
+    """Whether the scratch holds the partial results of so many segments for the sequences of at most `longest_query`
+    query tokens.
 
-    acc: its float32 [segments, tokens, query heads, value lanes], None where there is none.
+    acc: its float32 [segments, tokens, query heads, value lanes], or None.
     """
     if acc is None:
         return False
@@ -83,13 +84,13 @@ def _tokens(batch: PagedBatch, longest_query: int) -> int:
 
 @dataclass(frozen=True)
 class CopyScratch:
-    """K and V of long queries out of their pages: a region of whole tiles per sequence, one behind the other."""
+    """K and V of long queries, copied out of their pages: a region of whole tiles for each sequence, consecutively."""
 
     key: torch.Tensor  # [num_kv_heads * tokens, lanes of K], the query's dtype
     value: torch.Tensor  # [num_kv_heads * tokens, lanes of V]; fp16 beside an fp8 query
-    scales: torch.Tensor  # f32 [2, num_kv_heads * tokens]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
-    parts: SegmentScratch | None  # of the segments of long queries
-    decode: SegmentScratch | None  # of the segments of short queries
+    scales: torch.Tensor  # f32 [2, num_kv_heads * tokens], of K and V; [2, 0] for 16 bits
+    parts: SegmentScratch | None  # for segments of long queries
+    decode: SegmentScratch | None  # for segments of short queries
 
     @classmethod
     def up_to(
@@ -104,14 +105,14 @@ class CopyScratch:
     ) -> CopyScratch:
         """Scratch for `capacity.num_keys` keys of long queries.
 
-        most_parts: segments x query tokens that may leave parts. lanes: of K and of V, as the kernel pads them.
+        most_parts: segments x query tokens that may leave parts. lanes: of K and V, as the kernel pads them.
         """
-        longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
+        longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # the most long queries
         tiles = max(cdiv(capacity.num_keys, tile_size) + longest, 1)
         rows = shape.num_kv_heads * tiles * tile_size
         parts, device = None, capacity.device
         if num_segments > 1:
-            # a multiple of 16, because compilers specialise on strides that 16 divides
+            # a multiple of 16: compilers specialise on strides that 16 divides
             tokens = min(capacity.num_tokens, cdiv(most_parts // num_segments, 16) * 16)
             parts = SegmentScratch.of(shape, num_segments, tokens, device)
         values = torch.float16 if shape.dtype in FP8 else shape.dtype  # the dtype of V as an operand
@@ -126,10 +127,10 @@ class CopyScratch:
 
 @dataclass(frozen=True)
 class PartScratch:
-    """Scratch of a static grid, float32 but for records and overflow.
+    """Scratch of a static grid, float32 except records and overflow.
 
     A part has the rows of its item: unnormalised sums, base-2 row maxima, row sums. Every program has two parts: of an
-    item that it goes on with, and of one that it begins. overflow: 1 where the last launch met a sequence beyond the
+    item that it continues, and of one that it begins. overflow: 1 where the last launch met a sequence beyond the
     capacity, else 0.
     """
 
@@ -143,7 +144,7 @@ class PartScratch:
 
     @classmethod
     def up_to(cls, capacity: Capacity, shape: AttentionShape, grids: Iterable[tuple[int, int]]) -> PartScratch:
-        """Scratch of the same size for every capacity. grids: programs and rows of a Q Block, of each launch."""
+        """Scratch of the same size for every capacity. grids: programs and rows of a Q Block, for each launch."""
         grids = list(grids)
         programs, rows = sum(count for count, _ in grids), sum(2 * count * block_m for count, block_m in grids)
         floats = {"dtype": torch.float32, "device": capacity.device}
@@ -170,9 +171,9 @@ def ensure_served(workspace: PartScratch) -> None:
 
 
 def ensure_capacity(batch: PagedBatch, workspace: PartScratch, grids: Iterable[tuple[int, int, int]]) -> None:
-    """Raise SpecError for a batch of more tokens, sequences or tiles than the workspace was made for.
+    """Raise SpecError for a batch with more tokens, sequences or tiles than the workspace allows.
 
-    grids: programs, rows of a Q Block and keys of a tile, of each launch; kernels count tiles in 32 bits.
+    grids: programs, rows of a Q Block and keys of a tile, for each launch; kernels count tiles in 32 bits.
     """
     for name in ("num_tokens", "num_seqs"):
         found, most = getattr(batch, name), getattr(workspace, name)
