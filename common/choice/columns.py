@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.choice.legal import WARP_GROUP_ROWS, in_registers
 from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
@@ -29,7 +30,8 @@ Columns = dict[str, np.ndarray]
 
 class Launch(NamedTuple):
     """One launch of a candidate, an array each. span: tiles of the slot that ends last; waves: programs of that slot;
-    together: programs of a unit at once; products_us: of a tile at the unit's peak; instructions: of a warp, a tile.
+    together: programs of a unit at once; products_us: of a tile at the unit's peak; instructions: of a warp, a tile;
+    filled: registers of a thread that sums, scores and operands fill.
     """
 
     programs: np.ndarray
@@ -40,6 +42,7 @@ class Launch(NamedTuple):
     together: np.ndarray
     products_us: np.ndarray
     instructions: np.ndarray
+    filled: np.ndarray
     stages: np.ndarray
 
 
@@ -102,6 +105,7 @@ def _launch(
     mean, most = np.ceil(mean / segments), np.ceil(most / segments)
 
     threads = warps * b["warp"]
+    filled = in_registers(rows, tile, threads, b["lanes"], b["value_lanes"], b["cache_bytes"])
     registers = np.minimum(40 + (rows * (b["value_lanes"] + tile) + tile * b["head"] / 2) / threads, MOST_REGISTERS)
     kv_bytes = tile * (b["lanes"] + b["value_lanes"]) * b["cache_bytes"]
     shared = kv_bytes * np.maximum(stages - 1, 1) + rows * b["lanes"] * b["bytes"]
@@ -119,8 +123,9 @@ def _launch(
         waves=waves,
         held=held,
         together=np.clip(np.ceil(programs / b["units"]), 1, held),
-        products_us=flops / (b["peak"] * np.where(rows >= 64, 1.0, OF_SHORT_MMA)),
+        products_us=flops / (b["peak"] * np.where(rows >= WARP_GROUP_ROWS, 1.0, OF_SHORT_MMA)),
         instructions=60 + 7 * rows * tile / threads + kv_bytes / 4 / threads + 2 * rows * b["value_lanes"] / threads,
+        filled=filled,
         stages=stages,
     )
 

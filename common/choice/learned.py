@@ -26,7 +26,7 @@ from common.spec.metadata import SHORT_QUERY, BatchStats
 LABEL = "diptych: learned choice"
 MEMBERS = ("label", "dsl", "gpu", "provenance", "sources", "columns")
 MEMBERS += ("winners", "constants", "portfolio", "net", "held_out")
-WIDTH = 71  # columns of a table
+WIDTH = 73  # columns of a table
 COUNT = 5  # candidates of a batch that are measured
 TOGETHER = 128  # batches of one pass
 TWIN = 0.04  # log of time: near twins lose alike, so another of a kernel and its rows has to promise more

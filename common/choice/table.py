@@ -29,6 +29,7 @@ def table(b: Columns, c: Columns, constants: np.ndarray) -> np.ndarray:
     found += [_log(c["long_block_m"] / np.minimum(rows, 128))]
     for one in (long, short):
         found += [_log(one.span + 0.1), _log(one.waves + 0.1), _log(one.together), _log(one.held)]
+        found += [_log(one.filled)]
         found += [_log(one.programs / b["units"] + 0.01), _log(one.tiles / b["units"] + 0.01)]
         found += [_log(one.span * one.together * one.products_us + 0.1)]
         found += [_log(one.span * one.together * one.instructions / 1000 + 0.1)]

@@ -43,6 +43,7 @@ from compare.workloads.numbers import at_least_one, positive, seed
 HELP = "what auto loses on rows that nobody fitted to"
 RUNGS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that auto may take
 AUTO = {"triton": ("triton/auto", "triton/native.auto"), "helion": ("helion/auto",)}
+GLUON = "triton/native.sm90_prefill"  # that native.auto may take too; its config follows from the batch
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,14 @@ def options(new: argparse.ArgumentParser) -> None:
 def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) -> dict[str, list[Policy]]:
     """The policies to time: `auto` as users get it, and `configs` more of each kernel that it may take."""
     found = {}
-    for kernel_id in (*AUTO[dsl], *(f"{dsl}/{rung}" for rung in RUNGS)):
+    for kernel_id in (*AUTO[dsl], *(f"{dsl}/{rung}" for rung in RUNGS), *([GLUON] if dsl == "triton" else [])):
         try:
             kernel = registry.load(kernel_id)
         except registry.Unavailable as error:
             print(f"{kernel_id} is left out: {error}", file=sys.stderr)
             continue
         found[kernel_id] = [TREE]
-        if kernel_id not in AUTO[dsl]:
+        if kernel_id not in (*AUTO[dsl], GLUON):
             shapes = {row.shape: row for row in rows}
             space = dict.fromkeys(config for shape in shapes for config in kernel.space(shape, gpu))
             defaults = [start(DEFAULT, kernel_id, kernel, row, gpu) for row in rows]
@@ -124,9 +125,10 @@ def judged(folder: Path) -> list[Row]:
             of_model = {key: us for key, us in mine.items() if key[1].startswith(MODEL)}
             others = of_model | {key: us for key, us in mine.items() if key[0] not in AUTO[dsl]}
             for auto in AUTO[dsl]:
-                if (auto, TREE.name) not in mine or not others:
+                allowed = {key: us for key, us in others.items() if key[0] != GLUON or auto == "triton/native.auto"}
+                if (auto, TREE.name) not in mine or not allowed:
                     continue
-                best = min(others, key=others.get)
+                best = min(allowed, key=allowed.get)
                 name = f"{best[0].split('/')[1]}: {best[1]}"
                 taken = {auto: (auto, TREE.name)}
                 if len(of_it := [key for key in of_model if key[0] == auto]) == COUNT:
@@ -134,7 +136,7 @@ def judged(folder: Path) -> list[Row]:
                     taken |= {f"{auto}, best of {COUNT} learned": min(of_it, key=of_model.get)}
                 for what, key in taken.items():
                     took = kernels[key[0], label, key[1]]
-                    found.append(Row(label, kind, what, took, mine[key], name, others[best], len(others)))
+                    found.append(Row(label, kind, what, took, mine[key], name, others[best], len(allowed)))
     return found
 
 

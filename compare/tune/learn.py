@@ -194,33 +194,36 @@ def _answers(x: torch.Tensor, layers: Sequence[tuple[torch.Tensor, torch.Tensor]
     return (x @ weights + biases)[:, 0]
 
 
-def held_out(data: Data, dsl: str, gpu: Gpu, fold: Callable[[Point], str]) -> dict[str, list[float]]:
-    """Regrets of `rules` (what `auto` took that day), `first pick`, `best of the first 3` and `5` on the rows of a DSL
-    and GPU that are judged, portable kernels alone, each by a net without its fold (by seed, by shape) in any DSL and
-    on any GPU."""
-    here = np.array([p.of(dsl, gpu) for p in data.points])
-    groups = sorted({fold(p) for p, at in zip(data.points, here, strict=True) if at})
+def unseen(data: Data, fold: Callable[[Point], str]) -> np.ndarray:
+    """What each point is told to lose by a net that saw nothing of its fold, in any DSL and on any GPU."""
+    groups = sorted({fold(p) for p in data.points})
     random.Random(SEED).shuffle(groups)
     number = {name: i % FOLDS for i, name in enumerate(groups)}
-    folds = np.array([number.get(fold(p), -1) for p in data.points])
-    portable = np.array([not p.kernel.startswith("native") for p in data.points])
+    folds, found = np.array([number[fold(p)] for p in data.points]), np.full(len(data.points), np.nan)
+    for which in range(FOLDS):
+        out, others = np.flatnonzero(folds == which), np.flatnonzero(folds != which)
+        if len(out) and len(others):  # one seed, or one shape: nothing is held out
+            found[out] = data.fit(others).losses(data.table[out])
+    return found
+
+
+def held_out(data: Data, dsl: str, gpu: Gpu, lost: np.ndarray) -> dict[str, list[float]]:
+    """Regrets of `rules` (what `auto` took that day), `first pick`, `best of the first 3` and `5` on the rows of a DSL
+    and GPU that are judged, portable kernels alone. lost: as `unseen`."""
+    judged = np.array([p.of(dsl, gpu) and not p.kernel.startswith("native") for p in data.points])
+    judged &= np.isfinite(data.us) & np.isfinite(lost)
     found: dict[str, list[float]] = defaultdict(list)
-    for which in range(min(FOLDS, len(groups))):
-        out, others = np.flatnonzero((folds == which) & here), np.flatnonzero(folds != which)
-        if not len(others):  # one seed, or one shape: nothing is held out
-            break
-        lost = data.fit(others).losses(data.table[out])
-        for row in np.unique(data.row[out]):
-            at = np.flatnonzero((data.row[out] == row) & np.isfinite(data.us[out]) & portable[out])
-            taken = [i for i in at if data.points[out[i]].rules]
-            if len(at) < LEAST or not taken:
-                continue
-            us, order = data.us[out], at[apart([_kind(data.points[out[i]]) for i in at], lost[at])]
-            best = us[at].min()
-            found["rules"].append(regret.of(us[taken].min(), best))
-            for first in FIRST:
-                name = "first pick" if first == 1 else f"best of the first {first}"
-                found[name].append(regret.of(us[order[:first]].min(), best))
+    for row in np.unique(data.row[judged]):
+        at = np.flatnonzero(judged & (data.row == row))
+        taken = [i for i in at if data.points[i].rules]
+        if len(at) < LEAST or not taken:
+            continue
+        order = at[apart([_kind(data.points[i]) for i in at], lost[at])]
+        best = data.us[at].min()
+        found["rules"].append(regret.of(data.us[taken].min(), best))
+        for first in FIRST:
+            name = "first pick" if first == 1 else f"best of the first {first}"
+            found[name].append(regret.of(data.us[order[:first]].min(), best))
     return found
 
 
@@ -297,14 +300,15 @@ def by_shape(point: Point) -> str:
 def content(
     data: Data,
     net: Net,
+    lost: Mapping[str, np.ndarray],
     dsl: str,
     gpu: Gpu,
     sources: Mapping[str, str],
     told: Mapping[str, Any],
     kept: Sequence[Winner],
 ) -> dict[str, Any]:
-    """The file's content; told: of the logs. kept: winners. What is lost held out is part of it."""
-    held = {"seed": held_out(data, dsl, gpu, by_seed), "shape": held_out(data, dsl, gpu, by_shape)}
+    """The file's content. lost: by fold, as `unseen`; told: of the logs. kept: winners."""
+    held = {by: held_out(data, dsl, gpu, found) for by, found in lost.items()}
     rows = {p.row for p in data.points if p.of(dsl, gpu)}
     timed = sum(p.us is not None for p in data.points if p.of(dsl, gpu))
     counts = {"rows": len(rows), "candidates": timed, "points of both DSLs and all GPUs": len(data.points)}
@@ -331,16 +335,19 @@ def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: P
     gpus = {manifest["gpu"]: resolve(manifest["gpu"]) for manifest in manifests}
     latest = max(manifests, key=lambda manifest: manifest.get("started", ""))
     told = {"runs": len(folders), "latest": latest.get("started", "")[:10], "versions": latest.get("versions", {})}
-    pages, net = [], None
+    pages: list[list[str]] = []
     data = Data([point for dsl in registry.DSLS for point in points(folders, dsl)])
+    net, lost = None, {}
     for dsl in (name for name in dict.fromkeys(kernel.split("/")[0] for kernel in kernels) if name in registry.DSLS):
         for name, gpu in gpus.items():
             if not any(p.of(dsl, gpu) and p.us is not None for p in data.points):
                 print(f"{dsl} on {name}: nothing was timed")
                 continue
             sources = won.stamps([f"{dsl}/{kernel}" for kernel in columns.KERNELS])
-            net = net or data.fit(np.arange(len(data.points)))
-            plain = content(data, net, dsl, gpu, sources, told, _fresh(folders, dsl, gpu, sources))
+            if net is None:
+                net = data.fit(np.arange(len(data.points)))
+                lost = {"seed": unseen(data, by_seed), "shape": unseen(data, by_shape)}
+            plain = content(data, net, lost, dsl, gpu, sources, told, _fresh(folders, dsl, gpu, sources))
             if install:
                 _put(registry.load(f"{dsl}/auto").FAMILY.learned_path(gpu), text(plain))
             pages.append(page(plain))
