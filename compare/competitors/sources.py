@@ -14,8 +14,6 @@ from typing import Any
 from compare.competitors import registry
 from compare.identity import FOLDER, plain
 
-ROOT = Path(__file__).parents[2]
-
 
 def _root(file: Path) -> Path:
     """The folder that the file's topmost package stands in; the file's own where it is in no package."""

@@ -1,12 +1,12 @@
 """The Triton code that Helion generates, kept beside ours, and what the compiler makes of both.
 
-    python -m compare study generated --gpu h200 --out DIR [--heuristics default] [--workload 32q1s2k,q2k]
+    python -m compare study generated --gpu h200 --out DIR [--workload 32q1s2k,q2k]
     python -m compare study generated --ablations > docs/ablation-facts.md    # ablations beside the rungs they vary
 
 For every rung and workload both DSLs are launched into a recorder and compiled for the GPU, which need not be here. DIR
 gets `code.jsonl`, a row a kernel launch: registers, spills, shared memory, loads by width, matrix instructions, and of
 what Helion generated the size (compare.studies.sizes); and `<rung>.<workload>.txt`, the source that Helion generated,
-of the rungs in --sources. Each DSL has the config that its heuristics give: equal work, not equal configs.
+of every rung. Each DSL has its untuned config: equal work, not equal configs.
 Exit codes: 0; 1 where a kernel failed; 2 usage; 130 interrupted.
 """
 
@@ -46,6 +46,7 @@ HELP = "the Triton code that Helion generates, and what the compiler makes of it
 
 WORKLOADS = "32q1s2k,q2k"
 RUNGS = tuple(rung for rung in registry.RUNGS if rung != "auto")  # auto has no kernel of its own
+HEURISTICS = "default"  # untuned configs: what a GPU without a learned model gets
 FACTS = ("registers", "spills", "shared_bytes", "instructions", "num_warps", "num_stages", "pipelined")
 _NUMBERS = re.compile(r"_\d+$")  # Helion numbers the kernels of a process
 
@@ -61,11 +62,11 @@ def _size(source: str) -> dict[str, int]:
     return {"generated_tokens": size.tokens, "generated_lines": size.lines, "generated_cyclomatic": size.cyclomatic}
 
 
-def of_kernel(kernel_id: str, row: Workload, gpu: Gpu, heuristics: str) -> Iterator[tuple[dict[str, Any], str]]:
+def of_kernel(kernel_id: str, row: Workload, gpu: Gpu) -> Iterator[tuple[dict[str, Any], str]]:
     """(row, source) for each kernel of a launch, in order. Raises what the kernel and the compiler raise."""
     kernel = registry.load(kernel_id)
     batch = row.batches(1, "cpu", fill=False)[0]
-    config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu, heuristics)
+    config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu, HEURISTICS)
     workspace = kernel.workspace(row.shape, Capacity.of(batch), config)
     with helion_as(gpu), jit.recorded() as launches:
         kernel.launch(batch, Features(), torch.empty_like(batch.query), config, workspace)
@@ -79,17 +80,15 @@ def of_kernel(kernel_id: str, row: Workload, gpu: Gpu, heuristics: str) -> Itera
         yield found, source
 
 
-def rows(
-    rungs: Sequence[str], workloads: Sequence[Workload], gpu: Gpu, heuristics: str
-) -> Iterator[tuple[dict[str, Any], str]]:
+def rows(workloads: Sequence[Workload], gpu: Gpu) -> Iterator[tuple[dict[str, Any], str]]:
     """(row, source) for every rung and workload of both DSLs; a failure becomes a row with its reason. Raises
     CannotCompile before the first."""
     claim(gpu.arch)
     for row in workloads:
-        for rung in rungs:
+        for rung in RUNGS:
             for dsl in ("triton", "helion"):
                 try:
-                    yield from of_kernel(f"{dsl}/{rung}", row, gpu, heuristics)
+                    yield from of_kernel(f"{dsl}/{rung}", row, gpu)
                 except Exception as error:  # whatever a compiler raises is this kernel's row
                     said = failure(error)
                     found = {"kernel": f"{dsl}/{rung}", "workload": row.label, "status": str(said["status"])}
@@ -162,7 +161,9 @@ class Entry:
 
     @property
     def job(self) -> Compilation:
-        return Compilation(Workload(self.kernel, self.lens, LLAMA_3_8B), self.kernel, self.config, heuristics="default")
+        return Compilation(
+            Workload(self.kernel, self.lens, LLAMA_3_8B), self.kernel, self.config, heuristics=HEURISTICS
+        )
 
 
 def entries(dsl: str) -> list[Entry]:
@@ -228,9 +229,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--out", type=Path, metavar="DIR")
     new.add_argument("--ablations", action="store_true", help="print the page of ablations beside their rungs, and end")
     new.add_argument("--workload", default=WORKLOADS)
-    new.add_argument("--rungs", default=",".join(RUNGS))
-    new.add_argument("--sources", default=",".join(RUNGS), help="rungs whose generated source is kept too")
-    new.add_argument("--heuristics", choices=registry.HEURISTICS, default="default")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -246,8 +244,7 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         gpu = gpus.resolve(arguments.gpu)
         workloads = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
-        rungs, kept = _rungs("--rungs", arguments.rungs), _rungs("--sources", arguments.sources)
-        return _write(console, arguments, rows(rungs, workloads, gpu, arguments.heuristics), kept)
+        return _write(console, arguments, rows(workloads, gpu))
     except (ValueError, GrammarError, CannotCompile) as error:
         console.print(str(error), markup=False, style="red")
         return USAGE
@@ -255,20 +252,11 @@ def main(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
-def _rungs(option: str, text: str) -> tuple[str, ...]:
-    names = tuple(filter(None, text.split(",")))
-    if unknown := [name for name in names if name not in RUNGS]:
-        raise ValueError(f"{option}: found {', '.join(unknown)}, allowed {', '.join(RUNGS)}")
-    return names
-
-
-def _write(
-    console: Console, arguments: argparse.Namespace, found: Iterator[tuple[dict[str, Any], str]], rungs: Sequence[str]
-) -> int:
+def _write(console: Console, arguments: argparse.Namespace, found: Iterator[tuple[dict[str, Any], str]]) -> int:
     """Write rows and sources as they arrive, so that an interrupted run keeps its rows."""
     out, failed, begun = arguments.out, False, set()
     meta = {"commit": run_folder.commit(), "versions": run_folder.versions()}
-    meta |= {"heuristics": arguments.heuristics, "gpu": arguments.gpu}
+    meta |= {"heuristics": HEURISTICS, "gpu": arguments.gpu}
     out.mkdir(parents=True, exist_ok=True)
     with (out / "code.jsonl").open("w", encoding="utf-8") as file:
         for row, source in itertools.chain([(meta, "")], found):
@@ -280,7 +268,7 @@ def _write(
             console.print(f"{row['kernel']} on {row['workload']}: {words}", markup=False, highlight=False)
             failed |= row["status"] != "ok"
             dsl, rung = row["kernel"].split("/")
-            if source and dsl == "helion" and rung in rungs:
+            if source and dsl == "helion":
                 path = out / f"{rung}.{row['workload']}.txt"
                 with path.open("a" if path in begun else "w", encoding="utf-8") as text:
                     text.write(f"# {row['launched']}: {json.dumps(row['config'])}\n{source}\n")

@@ -33,7 +33,7 @@ from compare.record.fields import FLAG, NUMBER, TEXT, checked, object_of
 from compare.record.store import Busy
 from compare.tune.records import Log
 from compare.tune.space import of_default
-from compare.workloads.numbers import at_least_one, positive
+from compare.workloads.numbers import at_least_one
 
 HELP = "accesses out of bounds and races, by compute-sanitizer"
 
@@ -93,25 +93,25 @@ def inside(count: int, patterns: str, device: str = "cuda", changes: str = "") -
                 print(f"{kernel_id} {name} unsupported: {error}", flush=True)
 
 
-def watch(tool: str, patterns: str, limit_s: float = LIMIT_S, changes: str = "") -> tuple[str, bool]:
+def watch(tool: str, patterns: str, changes: str = "") -> tuple[str, bool]:
     """Run one process under a tool; returns its log and whether it ran and reported nothing."""
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "compare.__main__"]
     command += ["study", "sanitize", "--inside", str(TOOLS[tool]), "--kernels", patterns, "--set", changes]
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     try:
-        status, log = _run(command, environment, limit_s)
+        status, log = _run(command, environment)
     except FileNotFoundError as error:
         return f"not run: {type(error).__name__}: {error}\n", False
     except Lost as lost:
-        return f"not finished: stopped after {limit_s:.0f} s\n{_said(lost.log_tail)}", False
+        return f"not finished: stopped after {LIMIT_S:.0f} s\n{_said(lost.log_tail)}", False
     log = _said(log)
     clean = status == 0 and any(line in log for line in ("ERROR SUMMARY: 0 errors", "0 hazards displayed"))
     return f"exit status {status}{'' if clean else ': not clean'}\n{log}", clean
 
 
-def _run(command: list[str], environment: dict[str, str], limit_s: float) -> tuple[int, str]:
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
     """Exit status and output of a command. Raises Lost with the output so far if it ran out of time."""
-    code, output, _ = process.once(command, environment, b"", limit_s, merged=True)
+    code, output, _ = process.once(command, environment, b"", LIMIT_S, merged=True)
     return code, output.decode(errors="replace")
 
 
@@ -161,7 +161,7 @@ class Kept:
         self._verdicts.add(**about, kernels={kernel_id: sources.of_kernel(kernel_id) for kernel_id in kernels})
 
 
-def sanitize(tool: str, kernels: Sequence[str], jobs: int, limit_s: float, kept: Kept) -> bool:
+def sanitize(tool: str, kernels: Sequence[str], jobs: int, kept: Kept) -> bool:
     """Run a tool on the kernels without a clean verdict, keep its logs, and return whether it reported nothing."""
     left = [kernel_id for kernel_id in kernels if not kept.clean(tool, kernel_id)]
     if len(left) < len(kernels):
@@ -170,7 +170,7 @@ def sanitize(tool: str, kernels: Sequence[str], jobs: int, limit_s: float, kept:
 
     def timed(group: list[str]) -> tuple[str, bool, float]:
         begin = time.monotonic()
-        return *watch(tool, ",".join(group), limit_s, kept.changes), time.monotonic() - begin
+        return *watch(tool, ",".join(group), kept.changes), time.monotonic() - begin
 
     worst = True
     with ThreadPoolExecutor(jobs) as pool:
@@ -189,7 +189,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--kernels", default="triton/*,triton/native*,helion/*", help="comma-separated ids or globs")
     new.add_argument("--set", default="", metavar="FIELD=VALUE,...", help="in each kernel's DEFAULT config")
     new.add_argument("--jobs", type=at_least_one, default=1, help="processes at a time, of one kernel each")
-    new.add_argument("--limit", type=positive, default=LIMIT_S, metavar="S", help="of a process (default 240 s)")
     new.add_argument("--tools", default=",".join(TOOLS), help=f"of {', '.join(TOOLS)} (default both)")
     new.add_argument("--out", type=Path, metavar="DIR", help="logs, and verdicts to go on from")
     new.add_argument("--inside", type=int, help=argparse.SUPPRESS)
@@ -216,6 +215,6 @@ def main(asked: argparse.Namespace) -> int:
         print(f"--set: {error}", file=sys.stderr)
         return USAGE
     try:
-        return 0 if all([sanitize(tool, kernels, asked.jobs, asked.limit, kept) for tool in tools]) else 1
+        return 0 if all([sanitize(tool, kernels, asked.jobs, kept) for tool in tools]) else 1
     finally:
         kept.close()

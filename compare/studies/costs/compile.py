@@ -14,7 +14,6 @@ import dataclasses
 import json
 import os
 import resource
-import statistics
 import sys
 import tempfile
 import time
@@ -34,7 +33,6 @@ LIMIT_S = 300.0  # of one process; the slowest seen took 40 s on two busy cores
 STATES = ("cold", "warm")
 DTYPES = ("float16", "bfloat16")  # of the first call and of the next
 STEPS = ("import", "first", "next")
-FIELDS = tuple(f"{step}{unit}" for step in STEPS for unit in ("_s", "_cpu_s"))
 _CACHES = {"TRITON_CACHE_DIR": "triton", "HELION_CACHE_DIR": "helion", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 
 
@@ -55,33 +53,23 @@ def fresh_process(child: str, task: dict[str, Any], folder: str, limit_s: float)
     return json.loads(answer[-1])
 
 
-def _one(kernel: str, workload: str, gpu: Gpu, here: bool, repeats: int, lanes: int) -> list[dict[str, Any]]:
-    """The cold and the warm row of a kernel, as medians over `repeats` fresh folders."""
+def _one(kernel: str, workload: str, gpu: Gpu, here: bool, lanes: int) -> list[dict[str, Any]]:
+    """The cold and the warm row of a kernel, whose caches are in one fresh folder."""
     task = {"kernel": kernel, "workload": workload, "gpu": dataclasses.asdict(gpu), "here": here}
-    said: dict[str, list[dict[str, Any]]] = {state: [] for state in STATES}
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as folder:
-            for state in STATES:
-                said[state].append(fresh_process(children.COST_COMPILE, task, folder, LIMIT_S))
     rows = []
-    for state, answers in said.items():
-        row = {"cost": "compile", "kernel": kernel, "workload": workload, "target": gpu.arch, "here": here}
-        row |= {"state": state, "repeats": repeats, "lanes": lanes}
-        failed = [answer["reason"] for answer in answers if "reason" in answer]
-        if failed:
-            rows.append(row | {"status": "failed", "reason": failed[0]})
-        else:
-            medians = {name: round(statistics.median(a[name] for a in answers), 3) for name in FIELDS}
-            rows.append(row | {"status": "ok", "launches": answers[0]["launches"]} | medians)
+    with tempfile.TemporaryDirectory() as folder:
+        for state in STATES:
+            answer = fresh_process(children.COST_COMPILE, task, folder, LIMIT_S)
+            row = {"cost": "compile", "kernel": kernel, "workload": workload, "target": gpu.arch, "here": here}
+            row |= {"state": state, "lanes": lanes, "status": "failed" if "reason" in answer else "ok"}
+            rows.append(row | {name: round(s, 3) if isinstance(s, float) else s for name, s in answer.items()})
     return rows
 
 
-def measure(
-    kernels: Sequence[str], workload: str, gpu: Gpu, *, here: bool, repeats: int = 1, lanes: int = 1
-) -> Iterator[dict[str, Any]]:
+def measure(kernels: Sequence[str], workload: str, gpu: Gpu, *, here: bool, lanes: int = 1) -> Iterator[dict[str, Any]]:
     """Yield two rows per kernel; `lanes` kernels are measured in parallel."""
     with ThreadPoolExecutor(lanes) as pool:
-        tasks = [pool.submit(_one, kernel, workload, gpu, here, repeats, lanes) for kernel in kernels]
+        tasks = [pool.submit(_one, kernel, workload, gpu, here, lanes) for kernel in kernels]
         try:
             for task in tasks:
                 yield from task.result()

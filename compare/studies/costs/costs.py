@@ -5,11 +5,10 @@
     python -m compare study costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ...      from tuners' logs
     python -m compare study costs --gpu auto --out DIR --only server         a warm-up of 56 points, and steps behind it
 
-Rows go to DIR/costs.jsonl as they come; every row has `cost`, `status` and what ran it, `table(rows, cost)` makes plain
-tables of them. Without the GPU the parts `launch` and `server` are left out and said so, and compile times are those of
-this machine's CPU, compiling for the GPU that was named: rows carry `ran_on`. `server` is made when it is named; with
-both DSLs it takes 3 minutes. Exit codes: 0; 1 a row failed; 2 usage; 3 only parts that need the GPU, which
-is absent; 5 nothing selected; 130.
+Rows go to DIR/costs.jsonl as they come; every row has `cost`, `status` and what ran it. Without the GPU the parts
+`launch` and `server` are left out and said so, and compile times are those of this machine's CPU, compiling for the GPU
+that was named: rows carry `ran_on`. `server` is made when it is named; with both DSLs it takes 3 minutes. Exit codes:
+0; 1 a row failed; 2 usage; 3 only parts that need the GPU, which is absent; 5 nothing selected; 130.
 """
 
 from __future__ import annotations
@@ -48,21 +47,6 @@ WORKLOADS = "32q1s2k,q2k"
 COMPILED = "32q1s2k"  # the batch of the compile times
 CORES_PER_LANE = 4  # a compiler, its children and a margin: shared cores would distort times
 
-COLUMNS = {  # of the tables, by part
-    "compile": ("kernel", "state", *compile_cost.FIELDS, "ran_on"),
-    "trace": (
-        *("kernel", "steps", "specialisations", "choices", "waits", "last_at", "compile_s", "compile_cpu_s", "trace"),
-        *("evidence", "ran_on"),
-    ),
-    "launch": ("kernel", "workload", "kernels", "busy_us", "span_us", "host_us", "scratch_bytes", "hidden_bytes"),
-    "scratch": ("kernel", "workload", "scratch_bytes"),
-    "server": ("kernel", "state", *server.FIELDS, "ran_on"),
-    "tuning": (
-        *("arm", "kernel", "rows", "candidates", "timed", "untuned", "to_90%_s", "to_95%_s", "to_99%_s", "covered_s"),
-        *("spent_s", "across_rows", "across_untuned", "across_to_95%_s", "across_to_99%_s", "run"),
-    ),
-}
-
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """The rows of a costs run; of a repeated measurement, the last. Raises ValueError naming a broken line."""
@@ -75,18 +59,6 @@ def read(folder: Path) -> list[dict[str, Any]]:
         except (ValueError, AttributeError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
     return list(found.values())
-
-
-def table(rows: Sequence[dict[str, Any]], cost: str) -> list[dict[str, Any]]:
-    """The table of one part: ok rows with all columns, unavailable rows with those they have, others with their
-    reason."""
-    chosen = [row for row in rows if row["cost"] == cost]
-    columns = COLUMNS[cost]
-    fine = [{name: row.get(name) for name in columns} for row in chosen if row["status"] == "ok"]
-    others = [row for row in chosen if row["status"] != "ok"]
-    named = [(row, columns if row["status"] == "unavailable" else columns[:1]) for row in others]
-    failed = [{name: row[name] for name in (*names, "status", "reason") if name in row} for row, names in named]
-    return fine + failed
 
 
 def processor() -> str:
@@ -105,9 +77,7 @@ class Asked:
     here: bool
     kernels: tuple[str, ...]
     workloads: tuple[Workload, ...]
-    repeats: int
     trace: Path | None
-    steps: int
     tuned: tuple[Path, ...]
     out: Path
 
@@ -119,8 +89,7 @@ class Asked:
 def _compile(asked: Asked) -> Iterator[dict[str, Any]]:
     lanes = max(cores() // CORES_PER_LANE, 1)
     own = [kernel for kernel in asked.kernels if not kernel.endswith("/auto")]
-    options = {"here": asked.here, "repeats": asked.repeats, "lanes": lanes}
-    yield from compile_cost.measure(own, COMPILED, asked.gpu, **options)
+    yield from compile_cost.measure(own, COMPILED, asked.gpu, here=asked.here, lanes=lanes)
 
 
 def _launch(asked: Asked) -> Iterator[dict[str, Any]]:
@@ -134,7 +103,7 @@ def _scratch(asked: Asked) -> Iterator[dict[str, Any]]:
 
 
 def _trace(asked: Asked) -> Iterator[dict[str, Any]]:
-    yield from (trace_cost.measure(dsl, asked.gpu, asked.trace, asked.steps) for dsl in asked.dsls)
+    yield from (trace_cost.measure(dsl, asked.gpu, asked.trace) for dsl in asked.dsls)
 
 
 def _tuning(asked: Asked) -> Iterator[dict[str, Any]]:
@@ -159,9 +128,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--only", help=f"comma-separated parts, of {', '.join(PARTS)}")
     new.add_argument("--kernels", default=KERNELS)
     new.add_argument("--workload", default=WORKLOADS)
-    new.add_argument("--repeats", type=int, default=1, help="fresh cold and warm processes a kernel (default 1)")
     new.add_argument("--trace", type=Path, metavar="CSV", help=f"a serving trace; without one: {trace_cost.SYNTHETIC}")
-    new.add_argument("--steps", type=int, default=trace_cost.STEPS)
     words = "runs of tune with one budget, such as one of each DSL"
     new.add_argument("--tuned", type=Path, nargs="+", default=[], metavar="DIR", help=words)
 
@@ -172,17 +139,13 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     if arguments.gpu == "auto" and here is None:
         raise ValueError("--gpu: found auto and no GPU, allowed the name of the GPU to compile for")
     gpu = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
-    for name in ("repeats", "steps"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"--{name}: found {getattr(arguments, name)}, allowed at least 1")
     for folder in arguments.tuned:
         if not packed.there(folder / "candidates.jsonl"):
             raise ValueError(f"--tuned: found no candidates.jsonl in {folder}, allowed a run of tune")
     tuning.check_budgets(arguments.tuned)
     kernels = tuple(k for k in registry.select(arguments.kernels) if k in registry.OWN)
     rows = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
-    rest = (arguments.repeats, arguments.trace, arguments.steps, tuple(arguments.tuned), arguments.out)
-    return Asked(gpu, gpu == here, kernels, rows, *rest)
+    return Asked(gpu, gpu == here, kernels, rows, arguments.trace, tuple(arguments.tuned), arguments.out)
 
 
 def _parts(only: str | None, asked: Asked) -> tuple[str, ...]:

@@ -29,10 +29,6 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)  # sequences
 LENGTHS = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)  # keys; with SIZES 56 points
 TIMED = (1024, 2048, 4096, 8192)  # keys of the calls that are timed, one sequence each
 CALLS = 200
-FIELDS = (
-    *("import_s", "warm_s", "points", "launches", "generated", "loaded", "compiled"),
-    *("calls", "later", "unmet", "worst_ms", "host_us"),
-)
 
 
 def left(rows: Sequence[dict[str, Any]], dsls: Sequence[str], commit: str, gpu: Gpu) -> list[str]:

@@ -45,15 +45,15 @@ def synthetic(count: int = 4000, seed: int = 0) -> list[trace.Request]:
     return found
 
 
-def steps(path: Path | None, count: int = STEPS) -> tuple[list[trace.Step], str]:
-    """The first `count` steps of a trace (default SYNTHETIC), and its name. Raises trace.TraceError."""
+def steps(path: Path | None) -> tuple[list[trace.Step], str]:
+    """The first STEPS steps of a trace (default SYNTHETIC), and its name. Raises trace.TraceError."""
     requests, name = (synthetic(), SYNTHETIC) if path is None else (trace.read(path), path.name)
-    return list(itertools.islice(trace.simulate(requests, trace.Rule()), count)), name
+    return list(itertools.islice(trace.simulate(requests, trace.Rule()), STEPS)), name
 
 
-def measure(dsl: str, gpu: Gpu, path: Path | None, count: int = STEPS) -> dict[str, Any]:
+def measure(dsl: str, gpu: Gpu, path: Path | None) -> dict[str, Any]:
     """Measure one DSL's row in a child. Raises trace.TraceError before starting it."""
-    chosen, name = steps(path, count)
+    chosen, name = steps(path)
     task = {"kernel": f"{dsl}/auto", "gpu": dataclasses.asdict(gpu), "steps": [step.lens for step in chosen]}
     row: dict[str, Any] = {"cost": "trace", "kernel": task["kernel"], "target": gpu.arch, "trace": name}
     row |= {"steps": len(chosen), "evidence": str(Evidence.COMPILED)}

@@ -40,7 +40,7 @@ from compare.record.store import Busy, Lines
 from compare.studies.engine import child, page
 from compare.studies.engine.child import BACKENDS, GRAPHS
 from compare.workloads import trace
-from compare.workloads.numbers import at_least_one, positive
+from compare.workloads.numbers import positive
 
 HELP = "our kernels inside vLLM: latency by output length, a trace of requests, every token checked"
 ENGINES = (
@@ -52,6 +52,9 @@ PARTS = ("logprobs", "latency", "serving")
 LINES = "engine.jsonl"
 PROMPT, MAX_SEQ_LEN = 500, 8192  # tokens
 PASSES = 2  # over the requests of a trace
+REPEATS = 3  # passes up to 800 tokens out
+REQUESTS = 300  # of a trace
+SERVING_LIMIT_S = 120.0  # of one pass over them
 
 
 def engines_of(text: str) -> list[tuple[str, str]]:
@@ -192,13 +195,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engines", default=ENGINES, metavar="LIST", help=f"NAME:GRAPHS,... (default {ENGINES})")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default all)")
     parser.add_argument("--lengths", default=LENGTHS, help=f"tokens out (default {LENGTHS})")
-    parser.add_argument("--repeats", type=at_least_one, default=3, help="passes up to 800 tokens out (default 3)")
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="requests to serve; without it that part is left out"
     )
-    parser.add_argument("--requests", type=at_least_one, default=300, help="of the trace (default 300)")
     parser.add_argument("--budget", type=positive, default=math.inf, metavar="S", help="all ends after so many s")
-    parser.add_argument("--limit", type=positive, default=120.0, metavar="S", help="of one serving pass (default 120)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default docs/results/<gpu>/engine)")
     parser.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
     parser.add_argument("--render", action="store_true", help="figures and page from the rows that are there; no GPU")
@@ -215,12 +215,12 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
         raise SpecError("--lengths", asked.lengths, f"1 to {MAX_SEQ_LEN - PROMPT}")
     requests = []
     if asked.trace is not None:
-        requests = requests_of(asked.trace, asked.requests, MAX_SEQ_LEN)
+        requests = requests_of(asked.trace, REQUESTS, MAX_SEQ_LEN)
     parts = [part for part in parts if part != "serving" or requests]
     return [
         {
-            "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": asked.repeats,
-            "requests": requests, "serving_passes": PASSES, "serving_limit_s": asked.limit, "model": "llama-3-8b",
+            "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": REPEATS,
+            "requests": requests, "serving_passes": PASSES, "serving_limit_s": SERVING_LIMIT_S, "model": "llama-3-8b",
             "max_seq_len": MAX_SEQ_LEN, "max_seqs": 256, "max_tokens": 8192, "memory": 0.5,
             "lock": str(lock),
         }

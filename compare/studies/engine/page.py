@@ -14,7 +14,6 @@ NAME = "engine.md"
 BASE = "fa3"
 UNENDED = ("lost", "cut")  # rows that say why an engine did not end
 STATES = ("end", *UNENDED)  # rows of a process, not of a measurement
-TITLES = {"fa3": "FlashAttention 3 (vLLM's FLASH_ATTN)", "vllm_triton": "vLLM's TRITON_ATTN"}
 _STYLE = {"fa3": "baseline/flash_attn3", "vllm_triton": "baseline/vllm_triton"}
 Rows = Sequence[dict[str, Any]]
 

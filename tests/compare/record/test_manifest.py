@@ -36,9 +36,6 @@ def test_every_committed_run_is_read():
     assert len(paths) > 10 and all(read(path) for path in paths)
 
 
-DAILY, NIGHTLY = 300, 10_000
-
-
 TEN = "2026-11-24T10:00:00+00:00"
 
 

@@ -75,8 +75,7 @@ def test_without_a_profile_the_times_are_unavailable_and_kernels_are_the_graphs(
     assert (row["status"], row["kernels"], row.get("busy_us")) == (status, kernels, busy), row
     assert (row["host_us"], row["hidden_bytes"], row["timer"]) == (3.0, 7, "graph")
     assert "reason" not in row if status == "ok" else "CUPTI" in row["reason"]
-    (shown,) = costs.table([row], "launch")
-    assert shown["kernels"] == kernels and ("span_us" in shown) == (status == "ok")
+    assert ("span_us" in row) == (status == "ok")
 
 
 def test_a_torn_profile_is_a_crash(no_gpu, monkeypatch):
@@ -188,16 +187,11 @@ def test_rows_are_kept_and_read_again_and_the_last_word_wins(tmp_path):
         assert diptych(["study", "costs", *words, "--out", str(tmp_path)]) == 0
     rows = costs.read(tmp_path)
     assert len(rows) == 2 and all(row["ran_on"] == costs.processor() for row in rows)
-    assert costs.table(rows, "scratch")[0] == {"kernel": "triton/q_block", "workload": "q1s2k", "scratch_bytes": 0}
+    assert [rows[0][name] for name in ("kernel", "workload", "scratch_bytes")] == ["triton/q_block", "q1s2k", 0]
     with (tmp_path / "costs.jsonl").open("a") as file:
         file.write('{"cost": "sc')
     with pytest.raises(ValueError, match="line 5"):
         costs.read(tmp_path)
-
-
-def test_a_failed_row_stands_in_its_table_with_its_reason():
-    failed = {"cost": "launch", "kernel": "x", "status": "crash", "reason": "why"}
-    assert costs.table([failed], "launch") == [{"kernel": "x", "status": "crash", "reason": "why"}]
 
 
 @pytest.mark.parametrize("kernel", ["triton/auto", pytest.param("helion/auto", marks=pytest.mark.slow)])
@@ -209,7 +203,6 @@ def test_a_servers_start_says_what_it_warmed_and_that_no_later_call_met_another(
     assert said["points"] == 4 and said["launches"] > 0
     assert (said["calls"], said["later"], said["unmet"]) == (2 * 5, 0, 0)  # 16, 17, 20, 21 and 24 keys
     assert (said["host_us"], said["host_us_by_keys"], len(timed)) == (15.0, {16: 10.0, 24: 20.0}, 2)
-    assert set(server.FIELDS) <= set(said)
 
 
 def test_a_server_that_compiles_behind_its_warm_up_is_seen(monkeypatch):

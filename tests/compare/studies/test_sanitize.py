@@ -60,7 +60,8 @@ def test_what_was_said_before_the_time_was_up_is_kept_and_nothing_lives_on(tmp_p
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.chdir(tmp_path)
-    log, clean = sanitize.watch("memcheck", "triton/naive", 1.0)
+    monkeypatch.setattr(sanitize, "LIMIT_S", 1.0)
+    log, clean = sanitize.watch("memcheck", "triton/naive")
     assert log == "not finished: stopped after 1 s\nfirst case ran\n" and not clean
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}")
     assert not child.exists() or "Z" in (child / "stat").read_text().split()[2]
@@ -69,7 +70,7 @@ def test_what_was_said_before_the_time_was_up_is_kept_and_nothing_lives_on(tmp_p
 def test_processes_go_on_with_what_was_not_clean_and_logs_are_appended(monkeypatch, tmp_path, capsys) -> None:
     watched, bad = [], {"helion/q_block"}
 
-    def watch(tool, patterns, limit_s, changes):
+    def watch(tool, patterns, changes):
         watched.append((tool, patterns))
         return f"exit status 0\nsaid of {patterns}\n", patterns not in bad
 
@@ -92,7 +93,7 @@ def test_processes_go_on_with_what_was_not_clean_and_logs_are_appended(monkeypat
 
 def test_a_verdict_holds_for_the_config_that_was_watched(monkeypatch, tmp_path) -> None:
     watched = []
-    monkeypatch.setattr(sanitize, "watch", lambda *asked: watched.append(asked[3]) or ("exit status 0\n", True))
+    monkeypatch.setattr(sanitize, "watch", lambda *asked: watched.append(asked[2]) or ("exit status 0\n", True))
     run = ["--kernels", "triton/q_block", "--tools", "memcheck", "--out", str(tmp_path)]
     for changes in ("", "num_stages=5", "num_stages=5"):
         assert diptych(["study", "sanitize", *run, "--set", changes]) == 0
