@@ -1,9 +1,9 @@
-"""Wrong kernels that the checker must reject: each is the emulation with one edit.
+"""Wrong kernels that the checker must reject. Each is the emulation with one edit.
 
-Most of them are mistakes that some paged-attention kernel has shipped with. Those with a scope are right everywhere but
-in one sequence, in one head, or past 2,048 keys, where one tolerance for all rows does not see them.
+Most repeat a mistake that some paged-attention kernel shipped with. A mutant with a scope is wrong only in one
+sequence, in one head, or past 2,048 keys; a checker with one tolerance for all rows would not see it.
 
-In: a batch. Out: what a kernel with one mistake would have written. MUTANTS has all of them.
+In: a batch. Out: what a kernel with that mistake would write. MUTANTS lists all of them.
 """
 
 from __future__ import annotations

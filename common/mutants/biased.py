@@ -1,4 +1,5 @@
-"""Mutants that are wrong by little and always to one side, and those that lose a NaN or Inf which a row sees."""
+"""Mutants whose results are slightly wrong, always in one direction, and mutants that lose a NaN or Inf which a row
+sees."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _FP8 = Named(_BY_NAME["signed-16400-fp8-query"], tile=64)
 
 
 def truncated(x: Tensor, bits: int) -> Tensor:
-    """float32 with so many bits of fraction, cut and not rounded."""
+    """x in float32 with its fraction truncated to `bits` bits."""
     return (x.contiguous().view(torch.int32) & -(1 << (23 - bits))).view(torch.float32)
 
 
@@ -38,7 +39,7 @@ class OnePercentTooLarge(Edits):
 
 
 class _Part(Edits):
-    """One percent too small in some heads or rows."""
+    """Scale the output by 0.99 in some heads or rows."""
 
     def some(self, at: At, gain: Tensor) -> None:
         raise NotImplementedError
@@ -69,7 +70,7 @@ class OneSequenceTooSmall(_Part):
 
 @mutant("one sequence", _FP8)
 class OneRowTooSmall(_Part):
-    """Of one head, where P are of fp8."""
+    """Scale one row of one head by 0.99, where P is fp8."""
 
     def some(self, at, gain):
         gain[1, -1] = 0.99 if at.seq == 0 else 1.0
@@ -83,7 +84,7 @@ class LseTooLarge(Edits):
 
 @mutant("long", _FP8)
 class SmallerTheMoreKeys(Edits):
-    """By 1.6% at 16,400 keys, 13% at 131,072."""
+    """Shrink the output with the number of keys: 1.6% at 16,400 keys."""
 
     def finish(self, at, acc, l):
         return (1.0 - 1e-6 * at.seq_len) * super().finish(at, acc, l)
@@ -91,7 +92,8 @@ class SmallerTheMoreKeys(Edits):
 
 @mutant("long", replace(_FP8, tile=32))
 class ShortAccumulator(Edits):
-    """The sum of all keys stays in Hopper's accumulator of fp8, cut behind each 32 keys: this project had it."""
+    """Keep the sum over all keys in Hopper's fp8 accumulator, truncated after each 32 keys. This project had that
+    bug."""
 
     def accumulator(self, at, acc):
         return truncated(acc, 13)
@@ -99,7 +101,7 @@ class ShortAccumulator(Edits):
 
 @mutant("all", _FP8)
 class ProbabilitiesCut(Edits):
-    """P is cut to fp8 and not rounded."""
+    """Truncate P to fp8 instead of rounding it."""
 
     def rounded(self, at, p, dtype):
         near = p.to(dtype)
@@ -139,7 +141,7 @@ class NanInKeysHidesThem(Edits):
 
 @mutant("all", Named(BY_NAME["fp8-values-seen-nan"]))
 class NanOfFp8IsItsLargestNumber(Edits):
-    """As where e4m3 becomes fp16 by a shift: its NaN is one step above 448."""
+    """Convert e4m3 to fp16 by a shift, which turns its NaN into the number one step above 448."""
 
     def stored(self, at, kind, x):
         return x.float().nan_to_num(480.0)

@@ -1,8 +1,8 @@
-"""Wrong kernels that are right but at one value of one axis: what somebody gets wrong who tried other sizes.
+"""Wrong kernels that are right except at one value of one axis, like a kernel tested at other sizes only.
 
-`families(count, seed)` draws an axis in turn, a value of it and one of FAULTS: the emulation with that fault where the
-axis has the value (or more than it, or a multiple of it), and nowhere else. So a level's score by axis tells which
-values it asks, of axes and of what stands between two of them.
+`families(count, seed)` takes the axes in turn and draws a value and one of FAULTS. The kernel is the emulation with
+that fault where the axis has the value, exceeds it, or is a multiple of it. A level's score by axis then tells which
+values the level covers, of single axes and of relations between two axes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common.mutants.operators import Made, expressions_of, functions_of, written
 from common.spec import Features, PagedBatch
 from common.spec.metadata import lens_of
 
-# (function of the emulation, expression, what stands in its place): faults that anybody would make
+# (function of the emulation, expression, replacement): common mistakes
 FAULTS: tuple[tuple[str, str, str], ...] = (
     ("_mask", "(key < at.seq_len).expand(query.shape[0], -1)", "(key < at.seq_len - 1).expand(query.shape[0], -1)"),
     ("_mask", "key <= query", "key < query"),
@@ -42,7 +42,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
      "edits.query(at, at.batch.query[at.tokens].flip(1).transpose(0, 1))"),
 )  # fmt: skip
 _SHAPE = "at.batch.shape."
-# axis: (what it is at a place of the work; how a fault depends on it: "=" at a value, ">" past it, "%" at multiples)
+# axis: (the expression that gives it in `at`; how a fault depends on it: "=" at a value, ">" past it, "%" at multiples)
 EXPRESSIONS: dict[str, tuple[str, str]] = {
     "query": ("at.query_len", "==>%"), "keys": ("at.seq_len", ">>%"), "context": ("at.context_len", ">>%"),
     "sequences": ("at.batch.num_seqs", "==>%"), "place": ("at.seq", ">>%"),
@@ -56,14 +56,14 @@ EXPRESSIONS: dict[str, tuple[str, str]] = {
     "pages of a sequence": (f"-(-at.seq_len // {_SHAPE}block_size)", ">>%"),
     "pages": ("at.batch.key_cache.shape[0]", ">>%"),
 }  # fmt: skip
-# How far values are drawn, where the axis is none of `boundaries.RANGES`: (least, most).
+# The range to draw from for axes that `boundaries.RANGES` lacks: (least, most).
 _FAR: dict[str, tuple[int, int]] = {
     "keys": (1, 70_000), "context": (0, 66_000), "place": (1, 600), "query heads": (1, 129), "rows": (1, 300),
     "table columns": (1, 1000), "tokens": (1, 2100), "pages of a sequence": (1, 600), "pages": (1, 70_000),
     "query": (1, 2048), "sequences": (1, 1024), "window": (1, 16_384), "chunk": (1, 8192), "page": (8, 1088),
     "head_size": (8, 512), "value_size": (8, 512), "ratio": (1, 128), "kv_heads": (1, 128), "tree": (1, 128),
 }  # fmt: skip
-# What stands between two axes, or is no number.
+# Conditions on two axes, or on something that is no number.
 BETWEEN: tuple[str, ...] = (
     "at.batch.key_cache.stride() != at.batch.value_cache.stride()",
     "(at.features.sliding_window or 0) == at.batch.shape.block_size",
@@ -94,7 +94,7 @@ BETWEEN: tuple[str, ...] = (
 
 
 def _value(axis: str, rng: random.Random) -> int:
-    """Half of them near a power of two or of the served sizes, the others any."""
+    """Draw a value: half of them near a power of two or a served size, the others anywhere."""
     least, most = _FAR[axis]
     step = boundaries.RANGES[axis][2] if axis in boundaries.RANGES else 1
     if axis in boundaries.RANGES and rng.random() < 0.5:
@@ -108,19 +108,19 @@ def _value(axis: str, rng: random.Random) -> int:
 
 
 def limit(axis: str, rng: random.Random) -> str:
-    """An expression of `at` that holds at a drawn value of an axis, or past it, or at its multiples."""
+    """An expression of `at` that holds at a drawn value of an axis, past it, or at its multiples."""
     expression, kinds = EXPRESSIONS[axis]
     kind, value = rng.choice(kinds), _value(axis, rng)
     if kind == "%":
         return f"{expression} > 0 and {expression} % {rng.choice((3, 5, 7, 8, 16, 24, 32, 48, 64, 100))} == 0"
-    if kind == ">":  # past three quarters of what is asked there is nothing to be right at
+    if kind == ">":  # past three quarters of the cases nothing would be left to be right at
         return f"{expression} > {min(value, _FAR[axis][1] * 3 // 4)}"
     return f"{expression} == {value}"
 
 
 @lru_cache(maxsize=1)
 def _sites() -> list[tuple[ast.expr, ast.expr]]:
-    """The place of each fault, and what stands there."""
+    """The place of each fault and its replacement."""
     found = []
     functions = {function.name: function for function in functions_of()}
     for name, before, after in FAULTS:
@@ -140,7 +140,8 @@ def wrong_where(where: str, fault: int, axis: str = "between") -> Made:
 
 
 def families(count: int, seed: int = 0) -> list[Made]:
-    """`count` wrong kernels, an axis after the other, then what stands between; the same for the same seed."""
+    """`count` wrong kernels: one axis after the other, then the conditions on two axes. The same seed gives the same
+    kernels."""
     rng, found = random.Random(f"families {seed}"), []
     axes = [*EXPRESSIONS, *["between"] * 3]
     for number in range(count):
@@ -151,14 +152,15 @@ def families(count: int, seed: int = 0) -> list[Made]:
 
 
 def places(batch: PagedBatch, features: Features, schedule: Schedule) -> list[At]:
-    """Where the emulation is in a call: a place for each sequence that has tokens."""
+    """A place (`At`) for each sequence of the call that has tokens."""
     starts = batch.query_start_loc.tolist()
     lens = enumerate(lens_of(batch.query_start_loc, batch.seq_lens))
     return [At(batch, features, schedule, seq, slice(starts[seq], starts[seq + 1]), q, n) for seq, (q, n) in lens if q]
 
 
 def meets(kernel: Made, places: list[At]) -> bool:
-    """Whether a kernel that is wrong at its limit alone is anywhere there; so it need not be called where it is not."""
+    """Whether a kernel that is wrong only at its limit meets that limit at any of `places`. If not, it need not be
+    called."""
     if kernel.limit is None:
         return True
     code = compile(kernel.limit, "limit", "eval")

@@ -1,4 +1,4 @@
-"""Mutants of what engines ask beyond plain causal rows: biases, masks, trees, scales and fp8 outputs."""
+"""Mutants of features beyond plain causal attention: biases, masks, trees, scales and fp8 outputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AlibiOfTheOtherSign(Edits):
 
 @mutant("one head", _on("alibi-slopes-of-32-heads"))
 class AlibiMissingInAHead(Edits):
-    """The head of the smallest slope, 2^-8."""
+    """Drop the slope of the head that has the smallest one, 2^-8."""
 
     def slopes(self, at, slopes):
         return slopes * (slopes > slopes.min())
@@ -44,7 +44,7 @@ class AlibiSlopesAsOfAPowerOfTwo(Edits):
 
 @mutant("all", _on("alibi-with-sinks-and-softcap"))
 class AlibiFromTheContext(Edits):
-    """slope * (k - context length): the same softmax, but beside a sink."""
+    """Compute slope * (k - context length): the same softmax, except beside a sink."""
 
     def distance(self, at, query, key):
         return (key - at.context_len).float().expand(query.shape[0], -1)
@@ -70,7 +70,7 @@ class TreeRowShifted(Edits):
 
 @mutant("all", _on("tree-of-8"))
 class TreeByPositionInTheSequence(Edits):
-    """The bias of the columns from the sequence's first key on."""
+    """Apply the tree's bias from the sequence's first key on."""
 
     def tree(self, at, row, column):
         return row, column + at.context_len
@@ -78,7 +78,7 @@ class TreeByPositionInTheSequence(Edits):
 
 @mutant("all", _on("tree-smaller-than-the-query"))
 class TreeRepeatsItsLastRow(Edits):
-    """A query past the tree reads its last row."""
+    """Give a query past the tree the bias of the tree's last row."""
 
     def tree(self, at, row, column):
         return row.clamp(max=at.features.tree_bias.shape[0] - 1), column
@@ -95,7 +95,7 @@ class ChunkLookbackOneMore(Edits):
 
 @mutant("all", _on("chunk-of-10-lookback-2", dtype=torch.bfloat16))
 class ChunkAsAWindow(Edits):
-    """The last chunk * (lookback + 1) keys, wherever a chunk begins."""
+    """Replace the chunks by a window of chunk * (lookback + 1) keys."""
 
     def chunk(self, at, chunk, lookback):
         return 1, chunk * (lookback + 1) - 1
@@ -103,7 +103,7 @@ class ChunkAsAWindow(Edits):
 
 @mutant("all", _on("chunk-of-16"))
 class ChunksCountedFromTheQuery(Edits):
-    """Chunks begin at the first query's position and not at the sequence's."""
+    """Begin chunks at the first query's position, not at the sequence's."""
 
     def chunk(self, at, chunk, lookback):
         return 2**20, 0
@@ -121,7 +121,7 @@ class SpanEndExclusive(Edits):
 
 @mutant("all", _on("spans-in-a-prompt"))
 class SpansFromTheContext(Edits):
-    """Positions counted from the first query."""
+    """Count the positions of spans from the first query."""
 
     def spans(self, at, spans):
         return [(first + at.context_len, last + at.context_len) for first, last in super().spans(at, spans)]
@@ -141,7 +141,7 @@ class SpanClippedByTheWindow(Edits):
 
 @mutant("all", _on("spans-longer-than-the-window"))
 class ValuesOfLongSpansDropped(Edits):
-    """V is zeroed left of the first row's window, which a span reaches past."""
+    """Zero V left of the first row's window, though a span reaches past the window."""
 
     def wanted(self, at, key, seen):
         return super().wanted(at, key, seen) & (at.context_len - key < at.features.sliding_window)
@@ -155,7 +155,7 @@ class CausalFlagOfTheNeighbour(Edits):
 
 @mutant("one sequence", _on("per-sequence-with-window"))
 class NonCausalSequenceSeesAllToTheRight(Edits):
-    """The window bounds the keys before a query alone."""
+    """Bound only the keys before a query by the window."""
 
     def visible(self, at, query, key, seen):
         right = (key > query) & (key < at.seq_len)
@@ -170,7 +170,7 @@ class CrossIsCausal(Edits):
 
 @mutant("all", _on("fewer-keys-non-causal"))
 class NonCausalAsksForAPosition(Edits):
-    """Rows before the first key see nothing, as if the attention were causal."""
+    """Hide everything from rows before the first key, as if the attention were causal."""
 
     def visible(self, at, query, key, seen):
         return seen & (query >= 0)
@@ -178,7 +178,7 @@ class NonCausalAsksForAPosition(Edits):
 
 @mutant("all", _on("fewer-keys-causal", dtype=torch.bfloat16))
 class FirstQueryAtTheFirstKey(Edits):
-    """The mask begins at the first key instead of ending at the last, as FlashAttention's did before 2.1."""
+    """Align the mask with the first key instead of the last, as FlashAttention did before 2.1."""
 
     def visible(self, at, query, key, seen):
         return key <= query - min(at.context_len, 0)
@@ -186,7 +186,7 @@ class FirstQueryAtTheFirstKey(Edits):
 
 @mutant("all", _on("fewer-keys-to-both-sides", dtype=torch.bfloat16))
 class WindowOfARowBeforeTheKeysAtTheFirst(Edits):
-    """A negative position taken as 0 sees a window of keys that are too far from it."""
+    """Clamp a negative position to 0, so that the row's window covers keys that are too far away."""
 
     def visible(self, at, query, key, seen):
         return seen | ((query < 0) & (key < at.features.sliding_window))
@@ -194,7 +194,7 @@ class WindowOfARowBeforeTheKeysAtTheFirst(Edits):
 
 @mutant("all", _on("sinks-without-keys", dtype=torch.bfloat16))
 class SinkWithoutKeysDropped(Edits):
-    """LSE -inf, though the sink is a part of the sum: a merge by LSE then gives the other part too much."""
+    """Return LSE -inf though the sink is part of the sum: a merge by LSE then weighs the other part too much."""
 
     def sink(self, at, sinks):
         return super().sink(at, sinks) if at.seq_len else torch.full_like(sinks, -torch.inf)
@@ -202,7 +202,7 @@ class SinkWithoutKeysDropped(Edits):
 
 @mutant("all", _on("fewer-keys-sinks-fp8-query"))
 class SinkOfABlindRowDropped(Edits):
-    """The same of a row that the mask hides all keys from."""
+    """Return LSE -inf, despite its sink, for a row whose mask hides every key."""
 
     def lse(self, at, lse):
         position = torch.arange(at.context_len, at.seq_len)
@@ -232,7 +232,7 @@ class ScaleOfTheNextSlot(Edits):
 
 @mutant("one sequence", _on("int8"))
 class ScaleOfTheLogicalPage(Edits):
-    """The scales of one sequence's V are read in the order of pages, not through the block table."""
+    """Read the scales of one sequence's V in logical page order instead of through the block table."""
 
     def kv_scale(self, at, kind, scale):
         if kind == "key" or at.seq != 0:
@@ -246,7 +246,7 @@ class ScaleOfTheLogicalPage(Edits):
 
 @mutant("all", _on("fp8-fnuz"))
 class FnuzReadAsFn(Edits):
-    """The same bits mean half as much in e4m3fnuz."""
+    """Read e4m3fnuz as e4m3fn, where the same bits mean twice as much."""
 
     def stored(self, at, kind, x):
         return x.view(torch.float8_e4m3fn)
@@ -260,7 +260,7 @@ class QueryScaleForgotten(Edits):
 
 @mutant("all", _on("fp8-query-fnuz"))
 class ProbabilitiesTimes256InFnuz(Edits):
-    """P * 256 is past the 240 of e4m3fnuz, and the cast does not saturate."""
+    """Multiply P by 256, which exceeds e4m3fnuz's 240, with a cast that does not saturate."""
 
     def rounded(self, at, p, dtype):
         return (2 * p).masked_fill(2 * p > torch.finfo(dtype).max, float("nan")).to(dtype).float() / 2
@@ -268,7 +268,7 @@ class ProbabilitiesTimes256InFnuz(Edits):
 
 @mutant("all", _on("fp8-large-scales-of-tokens-fp16"))
 class ProbabilitiesTimesScaleInFp16(Edits):
-    """P times a scale past 65504 is Inf."""
+    """Multiply P by its scale in fp16, where the product overflows to Inf."""
 
     def rounded(self, at, p, dtype):
         return p.half()
@@ -276,7 +276,7 @@ class ProbabilitiesTimesScaleInFp16(Edits):
 
 @mutant("all", _on("fp8-out-saturated"))
 class OutputNotCut(Edits):
-    """A cast that does not saturate gives NaN past 448."""
+    """Cast to fp8 without saturation, which gives NaN past 448."""
 
     def cut(self, at, rows, most):
         return rows.masked_fill(rows.abs() > most, float("nan"))

@@ -1,4 +1,4 @@
-"""Mutants that read the wrong keys: the mask, the segments, and the way from a key to its slot in memory."""
+"""Mutants that read the wrong keys: through the mask, the segments, or the address of a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mutant is: one edit of the emulation, how far it reaches, and the case that must expose it."""
+"""A mutant: one edit of the emulation, the scope of the edit, and the case that must expose it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Scope = Literal["all", "one sequence", "one head", "long"]  # long: sequences pa
 
 @dataclass(frozen=True)
 class Probe:
-    """One batch, and how the emulation runs it.
+    """One batch and how the emulation runs it.
 
-    sink: the sinks are normal around this value, None for no sinks. loud: multiplies the queries; the data are then
-    structured and the W tier judges alone. fill: values that break kernels. lse: whether the LSE is asked for and
+    sink: mean of the normally distributed sinks; None for no sinks. loud: factor on the queries; the data are then
+    structured, so only the W tier judges. fill: values that break kernels. lse: whether the LSE is asked for and
     judged.
     """
 
@@ -60,7 +60,7 @@ class Probe:
         return Schedule(self.tile, self.segments)
 
     def trial(self) -> Trial:
-        """With an LSE where it is asked for."""
+        """The batch, with an LSE where it is asked for."""
         guards = Guards()
         batch = self.batch(guards)
         out = guards.full("out", tuple(batch.query.shape), self.shape.dtype, math.nan)
@@ -78,7 +78,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Named:
-    """A case of `common.cases.case`, the LSE judged too, and how the emulation runs it."""
+    """A case of `common.cases.case` and how the emulation runs it; the LSE is judged too."""
 
     case: case.Case
     tile: int = 32
@@ -94,7 +94,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Mutant:
-    """`edits` is a fresh instance per run: some mutants remember what they saw."""
+    """One wrong kernel. `edits` makes a new instance per run, because some mutants keep state."""
 
     name: str
     scope: Scope
@@ -106,7 +106,7 @@ class Mutant:
 
 
 def registrar(mutants: list[Mutant]) -> Callable[[Scope, Probe | Named], Callable[[type[Edits]], type[Edits]]]:
-    """A decorator that appends an `Edits` to `mutants`, under its class's name in lower case with underscores."""
+    """A decorator that appends an `Edits` class to `mutants`, named after the class in snake case."""
 
     def mutant(scope: Scope, case: Probe | Named) -> Callable[[type[Edits]], type[Edits]]:
         def register(edits: type[Edits]) -> type[Edits]:
@@ -120,9 +120,9 @@ def registrar(mutants: list[Mutant]) -> Callable[[Scope, Probe | Named], Callabl
 
 
 def judge(case: Probe | Named, edits: Edits, contract: Precision = DEFAULT) -> Judgement:
-    """Run the emulation with `edits` on `case` between guards and poison, and judge it as any kernel is."""
+    """Run the emulation with `edits` on `case` between guards and poison, and judge the result like any kernel's."""
     trial = case.trial()
-    expected = reference(trial.batch, trial.features)  # first: an edit may change the inputs
+    expected = reference(trial.batch, trial.features)  # before the run: an edit may change the inputs
     emulate(trial.batch, trial.features, trial.out, case.schedule, lse=trial.lse, edits=edits)
     return trial.judge(contract, expected)
 
@@ -130,7 +130,7 @@ def judge(case: Probe | Named, edits: Edits, contract: Precision = DEFAULT) -> J
 LONG = Probe([(1, 2605), (1, 40), (2, 90)], segments=4)
 MIXED = Probe([(1, 130), (17, 65), (33, 33), (5, 300)], tile=32)
 WINDOW = Probe([(1, 2605), (33, 2100), (1, 40)], sliding_window=256, segments=2)
-SINKS = replace(LONG, sink=math.log(2605.0))  # about half of the mass of the longest sequence
+SINKS = replace(LONG, sink=math.log(2605.0))  # the sink takes about half of the longest sequence's mass
 EMPTY = Probe([(1, 50), (2, 0), (3, 40)], lse=True)
 SHORT_BEHIND_LONG = Probe([(1, 300), (1, 20), (1, 200)], tile=16, segments=6)
 CAPPED = replace(MIXED, softcap=2.0)

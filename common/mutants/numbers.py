@@ -1,4 +1,4 @@
-"""Mutants that read the right keys and compute, round, remember or write something wrong."""
+"""Mutants that read the right keys but compute, round, remember or write something wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SoftcapBeforeScale(Edits):
 @mutant("one sequence", replace(CAPPED, softcap=0.04))
 class SoftcapOverflows(Edits):
     def score(self, at, logits, softcap):
-        power = torch.exp(2 * logits / softcap)  # inf from 44 times the softcap on
+        power = torch.exp(2 * logits / softcap)  # inf past 44 times the softcap
         return softcap * (power - 1) / (power + 1) if at.seq == 0 else super().score(at, logits, softcap)
 
 

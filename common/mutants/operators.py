@@ -1,8 +1,8 @@
-"""Wrong kernels made by themselves: each is the source of the emulation with one place of it changed.
+"""Generated wrong kernels: each is the emulation's source with one expression changed.
 
-`made(count, seed)` draws them from all that OPERATORS make: a comparison, a step of one, a constant, a term, a factor,
-a dtype, a name beside another, a boolean, a function, a value that is kept from an earlier call; and half as many that
-hold in a part of the batches alone (LIMITS): long sequences, one head, odd pages. `load` makes a kernel of one.
+`made(count, seed)` draws them from all changes of OPERATORS: a comparison, an off-by-one, a constant, a term, a factor,
+a dtype, another name, a boolean, a function, a value cached from an earlier call. Half as many more are wrong only in
+some batches (LIMITS): long sequences, one head, odd pages. `load` turns one into a callable kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from common.mutants import emulation
 
 SOURCE = Path(emulation.__file__)
-# Where a limited mutant is wrong, as an expression in a function that has `at`; `rows` of one head with `heads`.
+# Where a limited mutant is wrong: an expression in a function that has `at`; `rows` and `heads` limit it to one head.
 LIMITS = (
     "at.seq_len > 64", "at.seq_len > 300", "at.seq_len > 1000", "at.seq_len > 2048", "at.seq_len > 4096",
     "at.seq_len > 16384", "at.seq_len > 32768", "at.seq_len % 16 == 1", "at.seq_len % 64 == 0", "at.seq_len < 16",
@@ -44,7 +44,7 @@ LIMITS = (
     "at.features.spans is not None", "at.features.query_scale is not None and at.features.softcap is not None",
     "not at.features.causal", "at.context_len == 0",
 )  # fmt: skip
-_SWAPS = {  # names that stand for each other, in both directions
+_SWAPS = {  # names to swap, in both directions
     "key": "value", "k": "value", "query_len": "seq_len", "seq_len": "context_len", "pages": "slots", "first": "last",
     "row": "column", "query": "key", "key_scale": "value_scale", "m": "l", "tile": "segments", "heads": "rows",
     "num_query_heads": "heads", "shift": "m", "of_keys": "of_values", "scale": "query_scale", "p": "weights",
@@ -82,8 +82,11 @@ def _kept(number, at, made, tensor, *more):
 
 @dataclass(frozen=True)
 class Made:
-    """One change. name: operator, function and line; text: the expression before and behind. whole: the source of a
-    limited one without its limit, and limit: where it holds, an expression of `at`; None of others."""
+    """One change.
+
+    name: operator, function and line; text: the expression before and after. whole: a limited mutant's source without
+    its limit. limit: where the mutant is wrong, an expression of `at`. Both are None for an unlimited mutant.
+    """
 
     name: str
     operator: str
@@ -107,7 +110,7 @@ def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _one(node: ast.expr) -> Iterator[ast.expr]:
-    """A number or a tensor of numbers that is one too large or too small."""
+    """Change a number or a tensor of numbers by one, up or down."""
     numeric = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.FloorDiv | ast.Mod)
     if numeric or (isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load)):
         for operator in (ast.Add(), ast.Sub()):
@@ -127,7 +130,7 @@ def _constant(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _term(node: ast.expr) -> Iterator[ast.expr]:
-    """One side of an operation alone; one branch of a choice alone."""
+    """Keep one side of an operation, or one branch of a conditional."""
     if isinstance(node, ast.BinOp):
         yield node.left
         yield node.right
@@ -141,14 +144,14 @@ def _term(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _factor(node: ast.expr) -> Iterator[ast.expr]:
-    """A result a little off: one percent, or one part in a thousand."""
+    """Scale a result by one percent or by one part in a thousand."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
         for factor in (1.01, 1.001, 2.0):
             yield ast.BinOp(node, ast.Mult(), ast.Constant(factor))
 
 
 def _dtype(node: ast.expr) -> Iterator[ast.expr]:
-    """Sums and products held in 16 bits; another type by name."""
+    """Hold sums and products in 16 bits, or name another dtype."""
     if isinstance(node, ast.Attribute) and node.attr in _DTYPES:
         yield from (ast.Attribute(node.value, other, node.ctx) for other in _DTYPES[node.attr])
     floats = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Add | ast.Div | ast.MatMult)
@@ -159,7 +162,7 @@ def _dtype(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _name(node: ast.expr) -> Iterator[ast.expr]:
-    """Another name, or "value" in place of "key"."""
+    """Use another name, or "value" in place of "key"."""
     both = list(_SWAPS.items()) + [(b, a) for a, b in _SWAPS.items()]
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield from (ast.Name(other, node.ctx) for one, other in both if one == node.id)
@@ -179,7 +182,7 @@ def _boolean(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _function(node: ast.expr) -> Iterator[ast.expr]:
-    """Another function, or none; the arguments in another order."""
+    """Call another function, call none, or swap the arguments."""
     if not isinstance(node, ast.Call):
         return
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -198,7 +201,7 @@ OPERATORS: dict[str, Callable[[ast.expr], Iterator[ast.expr]]] = {
     "dropped term": _term, "factor": _factor, "dtype": _dtype, "name": _name, "boolean": _boolean,
     "function": _function,
 }  # fmt: skip
-# What is kept from the first call at an address: (function, expression, whose address, what else must be the same)
+# What is cached from the first call at an address: (function, expression, whose address, what else must be equal)
 _KEPT_SITES = (
     ("_load", "tile.float()", ("at.batch.key_cache", "at.batch.value_cache", "at.batch.block_table"),
      ("kind", "int(key[0])", "key.numel()")),
@@ -226,7 +229,7 @@ def _tree() -> ast.Module:
 
 
 def functions_of() -> Iterator[ast.FunctionDef]:
-    """The functions of the emulation that are changed."""
+    """The functions of the emulation that may be changed."""
     for node in ast.walk(_tree()):
         if isinstance(node, ast.ClassDef) and node.name in _LEFT_ALONE:
             continue
@@ -235,10 +238,10 @@ def functions_of() -> Iterator[ast.FunctionDef]:
 
 
 def expressions_of(function: ast.FunctionDef) -> Iterator[ast.expr]:
-    """Those of its body; but for targets, annotations and docstrings."""
+    """The expressions of a function's body, except targets, annotations and docstrings."""
     for statement in function.body:
         inside = {part for node in ast.walk(statement) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
-        # names of modules, objects and functions: one more of them is no kernel
+        # names of modules, objects and functions: adding one to them gives no kernel
         inside |= {node.value for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
         inside |= {node.func for node in ast.walk(statement) if isinstance(node, ast.Call)}
         for node in ast.walk(statement):
@@ -254,7 +257,7 @@ def expressions_of(function: ast.FunctionDef) -> Iterator[ast.expr]:
 
 
 def _names(function: ast.FunctionDef) -> set[str]:
-    """Of its parameters and of what it assigns."""
+    """The names of a function's parameters and of its assigned variables."""
     stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return stored | {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
 
@@ -270,7 +273,7 @@ def written(node: ast.expr, new: ast.expr, extra: str = "") -> str:
 
 @lru_cache(maxsize=1)
 def _sites() -> list[tuple[str, ast.FunctionDef, ast.expr, ast.expr]]:
-    """Every change that the operators make: (operator, function, expression, what stands in its place)."""
+    """Every change that the operators make: (operator, function, expression, replacement)."""
     found = []
     for function in functions_of():
         known = _names(function)
@@ -288,7 +291,7 @@ def _sites() -> list[tuple[str, ast.FunctionDef, ast.expr, ast.expr]]:
 
 
 def _sampled(sites: list, count: int, rng: random.Random) -> list:
-    """Operators in turn, so that each has a share, and what is left of one goes to the others."""
+    """Take changes from the operators in turn, so that each has a share; an unused share goes to the others."""
     by: dict[str, list] = {}
     for site in rng.sample(sites, len(sites)):
         by.setdefault(site[0], []).append(site)
@@ -299,7 +302,7 @@ def _sampled(sites: list, count: int, rng: random.Random) -> list:
 
 
 def _kept() -> Iterator[tuple[str, str, str, str]]:
-    """(name of the function, expression, what stands in its place, address) of what is kept from an earlier call."""
+    """(function name, expression, replacement, address) of every value that may be cached from an earlier call."""
     for number, (function, expression, addresses, more) in enumerate(_KEPT_SITES):
         for address in addresses:
             words = ", ".join((str(number), "at", f"lambda: {expression}", address, *more))
@@ -318,7 +321,8 @@ def _of_kept() -> Iterator[Made]:
 
 
 def made(count: int, seed: int = 0, limited: float = 1 / 3) -> list[Made]:
-    """`count` wrong kernels, a share of them `limited`; the same for the same seed. Some are right after all."""
+    """`count` wrong kernels, a share of them `limited`. The same seed gives the same kernels. A few compute the right
+    result."""
     sites = _sites()
     rng, found = random.Random(seed), list(_of_kept())
     within = [site for site in sites if any(a.arg == "at" for a in site[1].args.args)]
@@ -339,10 +343,10 @@ def made(count: int, seed: int = 0, limited: float = 1 / 3) -> list[Made]:
 
 
 def load(source: str) -> types.ModuleType:
-    """The module of a changed emulation: its `emulate` is the kernel. Raises what running the source raises."""
+    """The module of a changed emulation; its `emulate` is the kernel. Raises what running the source raises."""
     import sys
 
     module = types.ModuleType("diptych_made")
-    sys.modules[module.__name__] = module  # dataclasses look their module up
+    sys.modules[module.__name__] = module  # dataclasses look up their module
     exec(compile(source, module.__name__, "exec"), module.__dict__)
     return module

@@ -1,10 +1,10 @@
-"""Is a result wrong by little and always to one side? Mean signed errors against what a right kernel's may be.
+"""Detect a small systematic error: compare mean signed errors with the largest that a right kernel can have.
 
-Every row and head of `out` gives one number, its error along what was expected, a = e.o / o.o: a result that is 1% too
-small has a = -0.01 in each. So do the LSE, with its error, and, where the running sum of P has 16 bits, the sum of P V
-alone, (1 + a) e^(error of the LSE) - 1: one sum divides `out` and is the LSE's, so what it is off by cancels. Means
-are taken over the call, each head, KV head, sequence and token, and of each row and head, with weights of one over
-what the number's square may come to. A mean may be, as a part of itself,
+Every row and head of `out` gives one number, its error along the expected output, a = e.o / o.o: a result that is 1%
+too small has a = -0.01 everywhere. The LSE gives its error. Where the running sum of P has 16 bits, the sum of P V
+gives (1 + a) e^(error of the LSE) - 1: that sum divides `out` and also enters the LSE, so its error cancels. Means are
+taken over the call, over each head, KV head, sequence and token, and over each row and head; the weight of a number is
+one over its largest expected square. The bound of a mean, as a part of the expected value, is
 
     allowed + z noise + min(steps, own + z steps_rms)
 
@@ -33,7 +33,7 @@ Why z. The error of one rounding to nearest is uniform in half a step, or less, 
 than those of a normal number of the same variance (sinh(x) / x <= e^(x^2 / 6)), and so are those of a weighted sum of
 independent ones. It exceeds z standard deviations with a probability of at most 2 e^(-z^2 / 2). With N numbers that
 are judged in a call, of two such terms each, z = sqrt(2 ln(4 N / 10^-9)): a right kernel is rejected in fewer than one
-of 10^9 calls. `python -m compare study bias` has what right kernels come to.
+of 10^9 calls.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from common.oracle.rows import LogitErrors, Rows, sum_error
 FALSE_ALARMS = 1e-9  # a call
 SHIFTS = 4  # of a step of `out`
 FLOAT32 = 2.0**-20
-MOVED = 1.1  # lanes that near the largest number of `out` are left out, for they may saturate
+MOVED = 1.1  # ignore lanes this near to the largest number of `out`: they may saturate
 
 
 @dataclass(frozen=True)
 class Signed:
-    """The signed errors of some rows as parts of what they are of, [tokens, heads], and what they may come to.
+    """The relative signed errors of some rows, [tokens, heads], and their bounds.
 
     steps [SHIFTS, tokens, heads]. valid: bool, whether a row has such an error at all.
     """
@@ -69,7 +69,7 @@ class Signed:
 
     @classmethod
     def joined(cls, parts: list[Signed]) -> Signed:
-        """Of several stretches of tokens."""
+        """The signed errors of several stretches of tokens, joined."""
         both = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
         return cls(**{name: torch.cat(tensors, 1 if name == "steps" else 0) for name, tensors in both.items()})
 
@@ -95,7 +95,7 @@ def _running_sum(rows: Rows, r: Rounding) -> _Terms:
 
 
 def _logits(rows: Rows, errors: LogitErrors, r: Rounding) -> Tensor:
-    """What errors of logits that go one way make of a row."""
+    """The error of a row whose logits all err in one direction."""
     return 2.0 * errors.others + (r.spread * rows.size if r.spread else 2.0 * errors.products)
 
 
@@ -110,7 +110,7 @@ def _steps(o: Tensor, dtype: torch.dtype, r: Rounding, along: Tensor) -> Tensor:
 
 
 def _of_out(rows: Rows, errors: LogitErrors, dtype: torch.dtype, r: Rounding) -> tuple[Signed, _Terms]:
-    """Of `out`, but for what its running sum is off by, which stands beside it."""
+    """The signed errors of `out`, without the error of its running sum, which is judged separately."""
     kept = rows.o.isfinite() & rows.out.isfinite() & (rows.o.abs() * MOVED < rows.most)
     o, error = (x.masked_fill(~kept, 0.0) for x in (rows.o, rows.out - rows.o))
     square = o.square().sum(-1)

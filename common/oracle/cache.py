@@ -1,4 +1,4 @@
-"""What a pool holds after new K and V were written into it: the definition that both DSLs are checked against."""
+"""What a pool must hold after new K and V were written into it. Both DSLs' cache writers are checked against it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from common.spec.cache import CacheWrite
 from common.spec.paged_batch import QUANTISED
 from common.spec.quantise import LEAST_SCALE, largest, quantise, scale_limit
 
-# Float32 division differs between compilers by the last place: of a scale, and of x / scale beside a tie.
+# Compilers round a float32 division differently in the last place. It matters for a scale and for x / scale near a tie.
 SLACK = 2.0**-21
 
 
 def written(write: CacheWrite) -> tuple[Tensor, Tensor]:
-    """Copies of key_cache and value_cache with the tokens in their slots, in order; the write itself is not done."""
+    """Copies of key_cache and value_cache with the tokens in their slots, in order. `write`'s own caches do not
+    change."""
     caches = write.key_cache.clone(), write.value_cache.clone()
     pairs = zip(caches, (write.key, write.value), (write.key_scale, write.value_scale), strict=True)
     for cache, new, scale in pairs:
@@ -29,7 +30,7 @@ def written(write: CacheWrite) -> tuple[Tensor, Tensor]:
 
 
 def written_scales(write: CacheWrite) -> tuple[Tensor | None, Tensor | None]:
-    """key_scale and value_scale: copies with the scales of the tokens, where there is one for each, else as given."""
+    """key_scale and value_scale: a copy with the tokens' scales where each token has one, else the tensor as given."""
     found = []
     for new, scale in ((write.key, write.key_scale), (write.value, write.value_scale)):
         if is_per_token(scale):
@@ -41,21 +42,22 @@ def written_scales(write: CacheWrite) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _slots(write: CacheWrite) -> list[tuple[int, int, int]]:
-    """(token, page, place in it) of the tokens that are written."""
+    """(token, page, slot in the page) of each token that is written."""
     size, slots = write.key_cache.shape[1], write.slot_mapping.tolist()
     return [(token, slot // size, slot % size) for token, slot in enumerate(slots) if 0 <= slot < write.num_slots]
 
 
 def _scale_of(row: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """float32 [heads or 1]: what the row [heads, size] of one token is divided by."""
+    """float32 [heads or 1]: the divisor of one token's row [heads, size]."""
     if not is_per_token(scale):
         return torch.ones(1, device=row.device) if scale is None else scale
     return (row.float().abs().amax(-1) / scale_limit(dtype)).clamp(min=LEAST_SCALE)
 
 
 def mistakes(before: CacheWrite, after: CacheWrite) -> list[str]:
-    """What a kernel wrote wrong. before: the write, with copies of caches and scales from before the launch; after: the
-    same write after it. Bit for bit, but for the last place of a division in float32.
+    """What a kernel wrote wrong, compared bit for bit except in the last place of a float32 division.
+
+    before: the write, with copies of caches and scales from before the launch. after: the same write after the launch.
     """
     found = []
     wanted = dict(zip(("key_scale", "value_scale"), written_scales(before), strict=True))
@@ -82,7 +84,7 @@ def _near(found: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _nearest(stored: Tensor, exact: Tensor) -> Tensor:
-    """bool: `stored` is as near to the exact quotient as any number of its type, but for SLACK."""
+    """bool: whether `stored` is as near to the exact quotient as its dtype allows, within SLACK."""
     most = largest(stored.dtype)
     cut = exact.clamp(-most, most)
     error = (quantise(exact, stored.dtype).double() - cut).abs()

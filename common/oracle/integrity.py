@@ -1,4 +1,4 @@
-"""What a kernel must leave alone: its inputs, the rows of `out` that nobody owns, and the bands around every tensor."""
+"""Check what a kernel must not change: its inputs, unowned rows of `out`, and guard bands around every tensor."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from torch import Tensor
 from common.spec import Features, PagedBatch
 from common.spec.features import OPERANDS
 
-# Tensors inside larger buffers, so that a write past an edge is seen after the call.
+# Tensors lie inside larger buffers, so that a write past an edge is seen after the call.
 
 
-GUARD_BYTES = 4096  # per side; at least one page of the largest row that a kernel could step by
+GUARD_BYTES = 4096  # bytes a side, and at least one page of the largest row that a kernel could step by
 _PATTERN = 0x7F
 
 
 class Guards:
     """Allocates tensors between two bands of a byte pattern and tells which bands changed.
 
-    0x7F7F... is NaN in fp16, 3.39e38 in bf16 and fp32, and 0x7F7F7F7F in int32: a read past an edge that reaches a
-    result shows too.
+    The pattern 0x7F7F... is NaN in fp16 and huge in bf16, fp32 and int32, so a read past an edge changes the result.
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -30,7 +29,7 @@ class Guards:
         self._buffers: dict[str, tuple[torch.Tensor, int]] = {}
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised contiguous tensor called `name`; an earlier one of that name is forgotten."""
+        """An uninitialised contiguous tensor called `name`. It replaces an earlier tensor of that name."""
         size = math.prod(shape) * dtype.itemsize
         whole = torch.empty(size + 2 * GUARD_BYTES, dtype=torch.uint8, device=self.device)
         whole[:GUARD_BYTES] = _PATTERN
@@ -42,20 +41,20 @@ class Guards:
         return self.empty(name, shape, dtype).fill_(value)
 
     def copy(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor` with its values and shape, contiguous, between guards."""
+        """A contiguous copy of `tensor` between guards."""
         return self.empty(name, tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
     def _bands(self) -> list[torch.Tensor]:
-        """Two a buffer."""
+        """The two bands of each buffer."""
         return [b for whole, size in self._buffers.values() for b in (whole[:GUARD_BYTES], whole[GUARD_BYTES + size :])]
 
     def mend(self) -> None:
-        """Write the pattern again: what one did to a band is not the next one's fault."""
+        """Restore the pattern, so that one kernel's write does not count against the next."""
         for band in self._bands():
             band.fill_(_PATTERN)
 
     def violated(self) -> list[str]:
-        """Names of the tensors whose bands changed: somebody wrote outside them. Waits for the device."""
+        """Names of the tensors whose bands changed: something wrote outside them. Synchronises with the device."""
         if not (bands := self._bands()):
             return []
         changed = (torch.stack(bands) != _PATTERN).view(len(self._buffers), -1).any(dim=1)  # one wait, not one a band
@@ -73,7 +72,7 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 def words(tensor: Tensor) -> Tensor:
-    """The tensor's bits as the widest integers that its layout allows, a view: a quarter of the elements of bf16."""
+    """The tensor's bits as the widest integers that its layout allows, a view: for bf16 a quarter of the elements."""
     for size in (8, 4, 2):
         ratio = size // tensor.element_size()
         apart = (tensor.storage_offset(), *tensor.stride()[:-1])
@@ -87,15 +86,15 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def differing(first: dict[str, Tensor], second: dict[str, Tensor]) -> list[str]:
-    """The outputs of one call, by their names, whose bits are others in a second call."""
+    """Names of the outputs whose bits differ between two calls."""
     return [name for name, tensor in first.items() if not same_bits(tensor, second[name])]
 
 
 def fingerprint(tensor: Tensor) -> Tensor:
-    """int64 []: a hash of the tensor's bits and of where they are. One changed element always changes it.
+    """int64 []: a hash of the tensor's bits and their positions. One changed element always changes it.
 
-    Each word is mixed with its index by steps that can be undone, and the results are added modulo 2^64: exchanged
-    elements show as well. Stays on the device, needs no copy of the tensor, takes views of any strides.
+    Invertible steps mix each word with its index; the results are added modulo 2^64, so exchanged elements change the
+    sum too. The computation stays on the device, copies nothing and takes any strides.
     """
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     if not tensor.numel():
@@ -112,7 +111,7 @@ def fingerprint(tensor: Tensor) -> Tensor:
 
 
 def inputs_of(batch: PagedBatch, features: Features) -> dict[str, Tensor]:
-    """Every tensor that a call is given to read, by its name: those of the batch and of the features that are on."""
+    """Every tensor that a call reads, by name: those of the batch and of the active features."""
     names = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens", "key", "value")
     found = {name: getattr(batch, name) for name in names}
     found |= {name: getattr(features, name) for name in OPERANDS}
@@ -121,7 +120,7 @@ def inputs_of(batch: PagedBatch, features: Features) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The inputs of one call as they were before it, by their fingerprints."""
+    """Fingerprints of a call's inputs before the call."""
 
     prints: dict[str, Tensor]
 
@@ -130,13 +129,13 @@ class Snapshot:
         return cls({name: fingerprint(tensor) for name, tensor in inputs_of(batch, features).items()})
 
     def changed(self, batch: PagedBatch, features: Features) -> list[str]:
-        """Names of the inputs that are not bit for bit what they were. Waits for the device."""
+        """Names of the inputs whose bits changed. Synchronises with the device."""
         now = Snapshot.of(batch, features).prints
         return [name for name, value in self.prints.items() if int(value) != int(now[name])]
 
 
 def padding_written(out: Tensor, num_tokens: int, poison: float) -> bool:
-    """Do rows of `out` (or `lse`) past `num_tokens` hold anything but the `poison` they were filled with?"""
+    """Whether rows of `out` (or `lse`) past `num_tokens` hold anything but the `poison` that filled them."""
     padding = out[num_tokens:]
     return not same_bits(padding, torch.full_like(padding, poison))
 
@@ -144,7 +143,7 @@ def padding_written(out: Tensor, num_tokens: int, poison: float) -> bool:
 def damage(
     snapshot: Snapshot, batch: PagedBatch, features: Features, outputs: dict[str, Tensor], poison: float, guards: Guards
 ) -> list[str]:
-    """One sentence for each thing that a call changed and should not have; `outputs` were poisoned before the call."""
+    """One sentence for each thing that a call must not change but did. `outputs` were poisoned before the call."""
     found = [f"changed its input {name}" for name in snapshot.changed(batch, features)]
     num_tokens = int(batch.query_start_loc[-1])
     for name, tensor in outputs.items():

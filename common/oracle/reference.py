@@ -1,6 +1,6 @@
-"""The only definition of correct: paged attention in float64, a loop over sequences, from the tensors as stored.
+"""The definition of a correct result: paged attention in float64, sequence by sequence, from the tensors as stored.
 
-Beside the result it delivers the sums that the checker's budgets are made of (`common.oracle.tolerance`).
+It also returns the sums from which the checker computes its budgets (`common.oracle.tolerance`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Rows:
     """What some rows and KV heads of a sequence attend to, float64.
 
     query [rows, heads, group, size]; key [keys, heads, size]; value [keys, heads, value size]; seen bool [rows, keys];
-    bias [heads, group, rows, keys], each but the last two possibly 1, or None; sinks [heads, group] or None.
+    bias [heads, group, rows, keys] or None, where heads and group may be 1; sinks [heads, group] or None.
     """
 
     query: Tensor
@@ -55,7 +55,7 @@ def _logits(at: Rows, scale: float, softcap: float | None) -> tuple[Tensor, Tens
 
 
 def softmax(logits: Tensor, sink: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """P [heads, group, rows, keys], the sum of e^(s - max), and that max; sink: one logit more of each row, -inf for
+    """P [heads, group, rows, keys], the sum of e^(s - max), and that max. sink: one more logit per row, -inf for
     none."""
     peak = torch.maximum(logits.amax(-1), sink)
     weights = torch.exp(logits - peak[..., None])
@@ -67,9 +67,9 @@ Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 def attend(at: Rows, scale: float, softcap: float | None, weigh: Weigh = softmax) -> dict[str, Tensor]:
-    """The fields of `Expected` for some rows and KV heads, with the group axis where they have query heads.
+    """The fields of `Expected` for some rows and KV heads; fields with query heads have the group axis.
 
-    A NaN or Inf in V becomes NaN in the rows that owe it (`OWED`) and, unlike 0 * NaN in a matmul, in no other.
+    A NaN or Inf in V becomes NaN in the rows that must show it (`OWED`) and in no other, unlike 0 * NaN in a matmul.
     """
     rows, heads, group, _ = at.query.shape
     finite = at.value.isfinite()
@@ -87,7 +87,7 @@ def attend(at: Rows, scale: float, softcap: float | None, weigh: Weigh = softmax
     seen_by_all = at.seen.double().expand(heads, -1, -1)
     product = weights @ value
     square = product.square().sum(-1, keepdim=True)
-    along = (product / square.sqrt()) @ value.transpose(1, 2)  # V of a key along o, over the norm of o
+    along = (product / square.sqrt()) @ value.transpose(1, 2)  # V of each key projected onto o, over o's norm
     out = by_token(product)
     if owed is not None:
         out = out.masked_fill(by_token(owed.double() @ bad.double()) > 0, math.nan)
@@ -108,8 +108,8 @@ def attend(at: Rows, scale: float, softcap: float | None, weigh: Weigh = softmax
     }
 
 
-# P as a part of the row's largest, from which on a NaN or Inf in V must show: it is no zero in any declared type of P,
-# the narrowest of which, e4m3fn and e4m3fnuz, round to zero what is under 2^-17 where a maximum was rounded up.
+# A row must show a NaN or Inf in V if P is at least this share of the row's largest P. Such a P is nonzero in every
+# declared dtype: the narrowest, e4m3fn and e4m3fnuz, round it to zero below 2^-17 if a maximum was rounded up.
 OWED = 2.0**-16
 LIVE_COPIES = (
     6  # logits-sized float64 arrays alive at once: logits, their magnitude, e^s, P, P squared, and one in a matmul; a
@@ -169,7 +169,7 @@ FLOATS = tuple(f.name for f in fields(Expected) if f.name not in ("num_visible",
 
 @dataclass(frozen=True)
 class _Sequence:
-    """begin: its first row of query. keys, values: float64 [seq_len, num_kv_heads, size], worth what the scales say."""
+    """begin: its first row of the query. keys, values: float64 [seq_len, num_kv_heads, size], after scaling."""
 
     begin: int
     sight: Sight
@@ -202,10 +202,9 @@ def _blank(batch: PagedBatch) -> Expected:
 
 
 def gather(cache: Tensor, pages: Tensor, seq_len: int, scale: Tensor | None = None) -> Tensor:
-    """One sequence's rows of a cache, float64 [seq_len, num_kv_heads, head_size]: page by page, in order.
+    """One sequence's rows of a cache, float64 [seq_len, num_kv_heads, head_size], in order.
 
-    cache: one of `PagedBatch.by_token`. scale: what its elements are multiplied by, in one of the forms of
-    `Features.key_scale`.
+    cache: one of `PagedBatch.by_token`. scale: the factor of its elements, in a form of `Features.key_scale`.
     """
     used = pages[: -(-seq_len // cache.shape[1])].long()
     rows = cache[used].flatten(0, 1)[:seq_len].flatten(2).double()
@@ -217,7 +216,7 @@ def gather(cache: Tensor, pages: Tensor, seq_len: int, scale: Tensor | None = No
 
 
 def _chunks(query_len: int, seq_len: int, kv_heads: int, group: int, limit: int) -> Iterator[tuple[slice, slice]]:
-    """(rows, KV heads) of one sequence such that `LIVE_COPIES` float64 arrays of logits fit in `limit` bytes."""
+    """(rows, KV heads) of one sequence for which `LIVE_COPIES` float64 arrays of logits fit in `limit` bytes."""
     row = max(1, LIVE_COPIES * 8 * group * seq_len)  # bytes per query token and KV head
     heads = max(1, min(kv_heads, limit // row))
     rows = max(1, min(query_len, limit // (row * heads)))
@@ -239,12 +238,12 @@ def _store(expected: Expected, tokens: slice, heads: slice, found: dict[str, Ten
     blind = expected.num_visible[tokens] == 0
     alone = expected.lse.new_full((expected.lse.shape[1],), -math.inf) if sinks is None else sinks
     empty = {"lse": alone, "denominator": torch.ones_like(alone).masked_fill(alone == -math.inf, math.inf)}
-    for name in FLOATS:  # no key: output 0 without a budget, and of the softmax's sum what the sink is
+    for name in FLOATS:  # no key: output and budget are 0; only the sink is in the softmax's sum
         getattr(expected, name)[tokens][blind] = empty.get(name, 0.0)
 
 
 def _scaled(found: dict[str, Tensor], features: Features) -> dict[str, Tensor]:
-    """The sums of V in units of `out_scale`."""
+    """The sums of V divided by `out_scale`."""
     if features.out_scale is None:
         return found
     return found | {name: found[name] / features.out_scale.double() for name in _SUMS if name in found}
@@ -271,7 +270,7 @@ def _rows(batch: PagedBatch, features: Features, seq: _Sequence, rows: slice, he
 
 
 def _unsaid(expected: Expected, seq: _Sequence) -> Tensor | None:
-    """`Expected.unsaid` with one sequence of which all rows are known."""
+    """Fill in `Expected.unsaid` for one sequence, once all its rows are known."""
     sight, bad = seq.sight, ~seq.values.isfinite()
     if not bool(bad.any()):
         return expected.unsaid
@@ -309,10 +308,10 @@ def reference(
     sight: type[Sight] = Sight,
     weigh: Weigh = softmax,
 ) -> Expected:
-    """Attention over one batch, on its device, with about `chunk_bytes` of logits at most, beside inputs and result.
+    """Attention over one batch, on its device. Logits take at most about `chunk_bytes`, beside inputs and result.
 
-    Tokens past query_start_loc[-1] are absent from the result: NaN. Expects a validated batch; reads its lengths on
-    the host. sight, weigh: another mask or softmax, for what a kernel with a known mistake would give.
+    Tokens past query_start_loc[-1] are NaN in the result. The batch must be valid; its lengths are read on the host.
+    sight, weigh: another mask or softmax, to compute what a kernel with a known mistake would return.
     """
     expected = _blank(batch)
     scales = features.key_scale, features.value_scale

@@ -1,47 +1,47 @@
-"""What one declared precision costs: the symbols of the budgets in `common.oracle.tolerance`, for one batch and its
-features.
+"""The rounding error of a declared precision: the symbols of the budgets in `common.oracle.tolerance`, for one batch
+and its features.
 
-u, eta of P: of the dtype in which it enters P.V (`probabilities_of`). In fp8 P is multiplied by 256 (e4m3fn) or 128
-(e4m3fnuz) first, so its smallest subnormal is worth that much less. u_o, eta_o: of `out`.
-P is relative to a row's maximum, or to that rounded up to a whole number of base 2, so that to fade is to subtract
-exponents: then the largest P is more than 1/2, and beside it each subnormal weighs up to twice (`SHIFTED`). u stays.
-A bf16 query over a cache of 8 bits may be multiplied in fp16, which holds such a cache exactly, with P times 2^15: u
-stays that of bf16, eightfold, but P under 2^-39 of what it is relative to is lost, so eta is 2^-40, and twice that.
-Without it a lane of V that is 0 in every heavy key would have to be right to 2^-8 of itself at 1e-13.
+u, eta: of P in the dtype that enters P.V (`probabilities_of`). In fp8, P is first multiplied by 256 (e4m3fn) or 128
+(e4m3fnuz), which reduces the weight of its smallest subnormal by that factor. u_o, eta_o: of `out`.
+P is relative to a row's maximum, or to that maximum rounded up to an integer in base 2, so that rescaling subtracts
+exponents. In the second case the largest P exceeds 1/2, and each subnormal weighs up to twice as much (`SHIFTED`); u is
+the same. A bf16 query over an 8-bit cache may be multiplied in fp16, which holds such a cache exactly, with P times
+2^15. u stays that of bf16, eight times fp16's, but P below 2^-39 of its reference is lost, so eta is 2^-40, doubled.
+Without that eta, a lane of V that is 0 in every heavy key would have to be right to 2^-8 of itself at 1e-13.
 eps: of the products. fp32 operands declared as tf32 have 10 bits.
 
 Sums of fp8 products. Hopper's tensor cores keep about 14 bits of such a sum, truncated, of 32 products at a time
-(DeepSeek-V3, arXiv 2412.19437, 3.3.2). A kernel that keeps one over the whole context loses more the longer it is: 13%
-over 131,072 keys. None needs to: it adds what a tile of PROMOTED = 128 keys (or lanes of q.k) gives to a sum in
-float32. So a sum is truncated four times, and what is lost is 4 * 2^-13 of the tile's sum of |P V|, hence of A, and of
-a logit, hence of S, however long the context and however wide the head: `sums` * u_acc, and `spread`. The worst case of
-one logit, eps S (sqrt(lanes) + 8), has the lanes of one such sum too.
+(DeepSeek-V3, arXiv 2412.19437, 3.3.2). A kernel that keeps one such sum over the whole context loses more as the
+context grows: 13% over 131,072 keys. A kernel should add the sum of each tile of PROMOTED = 128 keys (or lanes of q.k)
+to a float32 sum. Then a sum is truncated four times, and the loss is 4 * 2^-13 of the tile's sum of |P V|, hence of A,
+or of a logit, hence of S, for any context and head size: `sums` * u_acc, and `spread`. The worst case of one logit,
+eps S (sqrt(lanes) + 8), counts the lanes of one such sum.
 
-What a contract may have instead of float32 (`common.spec.precision`):
-- exp2 by a polynomial: each P is off by a part of itself, at most 8.77e-5 with the coefficients of FlashAttention 4
-  (flash_attn/cute/utils.py, POLY_EX2 of degree 3; measured over [0, 1] in tests/common/oracle/test_precisions.py):
-  2^-13. A logit that is off by as much would give the same P, so it is added to delta.
-- a fast tanh: 1.113e-5 of itself for MUFU.TANH (N. Juffa over all inputs, forums.developer.nvidia.com/t/173291): 2^-16
-  of the capped logit, also added to delta.
-- a running sum in bf16: one rounding, 2^-8, a tile of 64 keys, and one of the merge or the sink. All of them are
-  errors of the one denominator: of `out` itself, and of the LSE (`common.oracle.tolerance.sum_error` derives what they
-  come to, also where the sum begins with a sink).
-`spread` is what an error of a logit by tf32, or by fp8 products, amounts to where those of many keys are independent:
-without the factor sqrt(lanes) + 8 of a worst case. tf32: operands that are cut to 10 bits lose 2^-11 each on
-average, a factor of 1 - 2^-10 of the logit, and 0.41 * 2^-10 of the norm of its products around that: 1.5 * 2^-10 S.
+What a contract may allow instead of float32 (`common.spec.precision`):
+- exp2 by a polynomial: the relative error of P is at most 8.77e-5 with the coefficients of FlashAttention 4
+  (flash_attn/cute/utils.py, POLY_EX2 of degree 3; measured over [0, 1] in tests/common/oracle/test_precisions.py), so
+  2^-13 here. An equal absolute error of the logit would change P as much, so it is added to delta.
+- a fast tanh: a relative error of 1.113e-5 for MUFU.TANH (N. Juffa over all inputs,
+  forums.developer.nvidia.com/t/173291), so 2^-16 of the capped logit, also added to delta.
+- a running sum in bf16: one rounding of 2^-8 per tile of 64 keys, and one of the merge or the sink. All are errors of
+  the denominator, which enters `out` and the LSE (`common.oracle.rows.sum_error` derives their size, also for a sum
+  that begins with a sink).
+`spread` is the combined effect of logit errors by tf32 or fp8 products that are independent across many keys; it lacks
+the worst case's factor sqrt(lanes) + 8. tf32: truncation to 10 bits loses 2^-11 of each operand on average. That is a
+factor of 1 - 2^-10 on the logit, and 0.41 * 2^-10 of the norm of its products around it: 1.5 * 2^-10 S.
 
-Tensor cores cut the float32 sum that they add to, by up to 2^-23 of it, once a step of 16 keys (8 in tf32): over n keys
-n / 16 * 2^-23 of A, `cut` a key. An H200 lost 0.78 of that over 131,072 keys of one sum, 7.6e-4 of `out`. L of
-`common.oracle.tolerance` is this and sums * u_acc.
+Tensor cores truncate their float32 sum by up to 2^-23 of it in each step of 16 keys (8 in tf32): over n keys n / 16 *
+2^-23 of A, `cut` a key. An H200 lost 0.78 of that over 131,072 keys of one sum. L of `common.oracle.tolerance` is this
+and sums * u_acc.
 
-`drift` is what the roundings of many P have in common, as a part of them. Rounding to nearest is wrong by nothing on
-average within a step, but steps double at a power of two, where it is too small by 3/32 of a step squared for each P
-that lies there: 0.15 u^2 of P whose standard deviation is that of their mean, and the more the nearer they lie
-together. P spread over many powers are off by -0.19 u^2 in e4m3fn (tests/common/oracle/test_bias.py): 0.3 u^2, and
-0.15 u^2 over the deviation. tf32 cuts, up to 2^-10 of P and 2^-10 of V, all of one sign: 2^-10 is what they have in
-common, and u_s, as far as an error may be from that, the other half of u.
+`drift` is the common part of the rounding errors of many P, relative to P. Rounding to nearest has no mean error within
+a step, but steps double at a power of two; there it is too small by 3/32 of a step squared for each P. That is 0.15 u^2
+for P whose standard deviation equals their mean, and more for P that lie closer together. P spread over many powers of
+two err by -0.19 u^2 in e4m3fn (tests/common/oracle/test_bias.py). So drift is 0.3 u^2, and 0.15 u^2 over the deviation.
+tf32 truncates up to 2^-10 of P and 2^-10 of V, always in one direction: 2^-10 is the common part, and u_s, the largest
+distance of an error from it, is the other half of u.
 
-What features cost in float32, each rounding at most 2^-24 of what it rounds:
+The float32 error of features, each rounding at most 2^-24 of its value:
 - scales of Q or K: their product with the softmax scale, two roundings, and one of a column's: 3 S
 - a bias b, of ALiBi or a tree: three of log2(e) * slope * distance or two for a square root's last place, one of the
   sum, eight of what follows the sum, as for a logit: 12 |b|
@@ -63,15 +63,15 @@ TF32_ROUNDOFF = 2.0**-9  # 10 explicit bits of mantissa, and the hardware may tr
 STEP_CUT = 2.0**-23  # of a float32 sum of tensor cores
 FP8_SUM_ROUNDOFF = 2.0**-13  # 14 bits, truncated
 FP8_SPREAD = 4.0 * FP8_SUM_ROUNDOFF  # of the four sums of 32 lanes
-PROMOTED = 128  # keys, or lanes, of fp8 products that one short sum may hold
+PROMOTED = 128  # most keys, or lanes, of fp8 products in one short sum
 FLUSHED = torch.finfo(torch.float32).tiny  # 2^-126: GPUs flush P, and P V, below it to 0 (random-1838 on an H200)
-SHIFTED = 2.0  # what P is relative to, over e^maximum
+SHIFTED = 2.0  # the reference of P over e^maximum
 HALF_ETA = 2.0**-40  # half of fp16's smallest subnormal, of P times 2^15
 EXP2_POLYNOMIAL, FAST_TANH = 2.0**-13, 2.0**-16
-SUMMED_TILE = 64  # keys to each rounding of a running sum
+SUMMED_TILE = 64  # keys per rounding of a running sum
 NARROW = 2.0**-11  # the unit roundoff of a P whose own rounding is what counts: of 16 bits, or fewer
 TF32_SPREAD = 1.5 * 2.0**-10
-P_FACTOR = {torch.float8_e4m3fn: 256.0, torch.float8_e4m3fnuz: 128.0}  # of P before it is cut to fp8
+P_FACTOR = {torch.float8_e4m3fn: 256.0, torch.float8_e4m3fnuz: 128.0}  # on P before it is rounded to fp8
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -134,7 +134,7 @@ class Rounding:
 
     @classmethod
     def of(cls, contract: Precision, batch: PagedBatch, features: Features, out: torch.dtype) -> Rounding:
-        """For `out` of that dtype."""
+        """The roundings of a contract for a batch, its features and the dtype of `out`."""
         query, probabilities = batch.query.dtype, probabilities_of(contract, batch, features)
         tf32 = contract.dot == "tf32" and query == torch.float32
         u_p, cut, head_size = unit_roundoff(probabilities), TF32_ROUNDOFF if tf32 else 0.0, batch.shape.head_size

@@ -1,7 +1,7 @@
-"""The rows of a result beside what was expected of them, and the terms that their budgets are made of.
+"""The rows of a result beside their expected values, and the terms of their budgets.
 
 In: a result, its `Expected`, a `Rounding`. Out: `Rows`, float64; errors of logits (`LogitErrors`) and of a running sum
-(`sum_error`). `common.oracle.tolerance` says what becomes of them.
+(`sum_error`). `common.oracle.tolerance` compares them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from common.spec.paged_batch import FP8
 
 FEW_KEYS = 10  # sum P|V| <= sqrt(keys) sqrt(sum P^2 V^2): below 10 keys u A <= 3 u B
 QUARTER = 0.25
-WIDE_STEP = 2.0**-6  # the unit roundoff of a P in fp8 is more
+WIDE_STEP = 2.0**-6  # the unit roundoff of fp8 P is larger
 
 
 @dataclass(frozen=True)
 class LogitErrors:
-    """What a logit of each row may be off by, [tokens, heads]: by its products, and by all that follows them."""
+    """The largest error of a row's logits, [tokens, heads]: from its products, and from everything after them."""
 
     products: Tensor
     others: Tensor
@@ -48,7 +48,7 @@ class LogitErrors:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some tokens of a result beside what was expected of them, and the terms of their budgets; all float64."""
+    """Some tokens of a result beside their expected values, and the terms of their budgets; all float64."""
 
     out: Tensor  # [tokens, heads, size]
     o: Tensor
@@ -57,27 +57,27 @@ class Rows:
     w1: Tensor
     w2: Tensor
     delta: Tensor  # [tokens, heads]
-    sunk: Tensor  # [tokens, heads]: the part of the sum of P that is the sink's
+    sunk: Tensor  # the sink's share of the sum of P
     sigma: Tensor  # [tokens, heads]
     tiles: Tensor  # [tokens, 1]: roundings of a running sum, one a tile
     blind: Tensor  # bool [tokens]: sees no key
     few: Tensor  # bool [tokens, heads]: fewer than FEW_KEYS keys weigh
     zero: Tensor  # bool [tokens, heads, size]: bitwise +0.0
-    most: float  # the largest number of an `out` of fp8, else inf
+    most: float  # the largest number of an fp8 `out`, else inf
     lse: Tensor  # [tokens, heads]
     size: Tensor  # [tokens, heads]: S
     denominator: Tensor  # [tokens, heads]
     squares: Tensor  # [tokens, heads]: sum of P^2
     along: Tensor  # [tokens, heads]
     deviation: Tensor  # [tokens, heads]: of P from their mean, as a part of it; 0 where few keys weigh, or a cap holds
-    common: Tensor  # [tokens, heads]: what the roundings of its P have in common, as a part of them
-    lost: Tensor  # [tokens, 1]: what a float32 sum of its products is off by, as a part of A
+    common: Tensor  # the part of its P's rounding errors that is common to all of them
+    lost: Tensor  # the largest error of a float32 sum of its products, as a part of A
 
     @classmethod
     def of(
         cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, features: Features, rounding: Rounding
     ) -> Rows:
-        """delta [tokens, heads]: the error of a logit of these tokens."""
+        """The rows of these tokens. delta [tokens, heads]: the error of a logit."""
         group = out.shape[1] // expected.visible.shape[1]
         share = 1.0 / expected.denominator[tokens, :, None]
         most = torch.finfo(out.dtype).max if out.dtype in FP8 else math.inf
@@ -85,7 +85,7 @@ class Rows:
         few = (expected.num_visible[tokens] < FEW_KEYS)[:, None].expand(delta.shape)
         if is_per_token(features.value_scale):
             few = few | (a.square().sum(-1) < FEW_KEYS * b.square().sum(-1))
-        found = out[tokens].float() if out.dtype in FP8 else out[tokens]  # torch has no signbit of fp8
+        found = out[tokens].float() if out.dtype in FP8 else out[tokens]  # torch has no signbit for fp8
         o = expected.out[tokens].clamp(-most, most)
         if expected.unsaid is not None:
             o = o.masked_fill(expected.unsaid[tokens] & ~found.isfinite(), math.nan)
@@ -118,13 +118,14 @@ class Rows:
 
 
 def _common(deviation: Tensor, r: Rounding) -> Tensor:
-    """What the roundings of a row's P have in common: all of it where they lie within a few steps of each other."""
+    """The common part of the rounding errors of a row's P: all of it where all P lie within a few steps of each
+    other."""
     near = r.drift + 0.15 * r.u**2 / deviation.clamp(min=r.u)
     return torch.where(deviation >= 4.0 * r.u, near, r.u).clamp(max=r.u)
 
 
 def _deviation(expected: Expected, tokens: slice, sunk: Tensor, features: Features, r: Rounding) -> Tensor:
-    """The standard deviation of a row's P, of the keys that it sees, as a part of their mean."""
+    """The standard deviation of a row's visible P, as a part of their mean."""
     keys = (1.0 - sunk).clamp(min=1e-30)
     found = (expected.num_visible[tokens, None] * expected.squares[tokens] / keys.square() - 1.0).clamp(min=0.0).sqrt()
     if features.softcap is not None:  # its ends are two values of P for many logits; in fp8 long before it is reached
@@ -134,27 +135,27 @@ def _deviation(expected: Expected, tokens: slice, sunk: Tensor, features: Featur
 
 
 def _sigma(size: Tensor, delta: Tensor, r: Rounding) -> Tensor:
-    """What errors of logits of this size that are independent amount to, beside the u of a P of 16 bits."""
+    """The combined effect of independent errors of logits of this size, beside the u of a 16-bit P."""
     if r.u < NARROW:
         return delta + r.sums * r.u_acc
     return r.exp2 + (r.tanh + r.spread) * size
 
 
 def _tiles(num_visible: Tensor) -> Tensor:
-    """float64: the roundings of a running sum over so many keys, that of a merge or a sink among them."""
+    """float64: the roundings of a running sum over so many keys, including those of a merge and a sink."""
     return 1.0 + (num_visible.double() / SUMMED_TILE).ceil()
 
 
 def _sunk(lse: Tensor, features: Features) -> Tensor:
-    """[tokens, heads]: which part of the sum of P is the sink's; 0 without one."""
+    """[tokens, heads]: the sink's share of the sum of P; 0 without a sink."""
     if features.sinks is None:
         return torch.zeros_like(lse, dtype=torch.float64)
     return (features.sinks.double() - lse.double()).exp().nan_to_num(nan=0.0).clamp(max=1.0)
 
 
 def carried(sums: torch.dtype) -> int:
-    """Keys that a running sum of this dtype carries, whatever their values: u * tiles, its worst case, is QUARTER, and
-    one of these roundings is that of a merge or a sink."""
+    """How many keys a running sum of this dtype carries, whatever their values. Its worst case u * tiles is then
+    QUARTER; one of these roundings is that of a merge or a sink."""
     return SUMMED_TILE * (int(QUARTER / unit_roundoff(sums)) - 1)
 
 

@@ -1,8 +1,8 @@
-"""Is a result right? Every element and row against what the declared precision may cost, and against the exact rules.
+"""Judge a result: every element and row against the budget of the declared precision, and against the exact rules.
 
 The budgets are sums of the float64 reference (`Expected`), so they shrink as the context grows: a fault in one key of
-8,192 is as visible as one in eight. u is the unit roundoff of P, eta what half its smallest subnormal may weigh, u_o
-and eta_o the unit roundoff of `out` and half its smallest subnormal:
+8,192 is as visible as one in eight. u is the unit roundoff of P, and eta the largest weight of half its smallest
+subnormal; u_o and eta_o are the unit roundoff of `out` and half its smallest subnormal:
 
 S  random inputs    element  |e| <= u_o |o| + 3 (u_s + sigma) B + 3 eta W2 + common |o| + L A + eta_o + tau |o|
                     row      ||e|| <= sqrt(N^2 + M^2) + tau ||o||, N = ||(u_o o, (u_s + sigma) B, eta W2, eta_o)||
@@ -13,32 +13,32 @@ W  any inputs       |e| <= u_o |o| + (u + 2 delta + L) A + eta W1 + eta_o + tau 
 LSE                 |e| <= delta + 2^-22 max(1, |lse|) + tau
 with delta, the error of a logit, = eps S (sqrt(lanes) + 8) + 2^-24 (8 (softcap + |sink|) + 12 |bias| + 3 S)
 
-What a weaker contract adds: to delta the errors of a polynomial exp2 and of a fast tanh; sigma, which holds these and
-1.5 * 2^-10 S of tf32 (beside a P of 32 bits delta + 4 * 2^-24, for u is nothing then); tau, what a running sum of 16
-bits is off by (`sum_error`). sigma and tau are 0 under the default contract. A sum that is off multiplies a whole row
-by one factor, so its error lies along o: what lies across o is held to N, times that factor. Else tau would hide lost
-keys: 13 of 2,605 are 7% of a row, nearly all of it across o, where P in e4m3 has 6.25% and tau 6% more along it.
+A weaker contract adds three terms. delta grows by the errors of a polynomial exp2 and of a fast tanh. sigma holds these
+errors and 1.5 * 2^-10 S of tf32; with a 32-bit P, whose u is negligible, it also holds delta + 4 * 2^-24. tau is the
+error of a 16-bit running sum (`sum_error`). sigma and tau are 0 under the default contract. An error of the sum
+multiplies a whole row by one factor, so it lies along o; the part across o is held to N, times that factor. Otherwise
+tau would hide lost keys: 13 of 2,605 keys are 7% of a row, nearly all of it across o, while tau allows 6% along o.
 
-common is what the roundings of a row's P share (`drift`, or u where P lie within a few steps), u_s is u, or half of it
-in tf32, which cuts; L A is what sums may lose to one side: 4 * 2^-24, or 4 * 2^-13 of a tile in fp8, and what tensor
-cores cut, `cut` a key. Without them rows of many keys whose V do not cancel are rejected; there all lanes err together
-too, and N, which is of lanes that do not, is no bound of a row.
+common is the part that the rounding errors of a row's P share (`drift`, or u if all P lie within a few steps). u_s is
+u, or half of it in tf32, which truncates. L A is what sums may lose in one direction: 4 * 2^-24 (4 * 2^-13 of a tile in
+fp8) and what tensor cores truncate, `cut` a key. Without these terms, right rows of many keys whose V do not cancel
+would be rejected. In such rows all lanes err together, so N, which assumes independent lanes, does not bound the row.
 
-3 S is of scaled caches and queries alone, and there 4 * 2^-24 of L becomes 8 * 2^-24; an `out` of fp8 multiplies all
-before its own rounding by 1 + u_o. `common.oracle.rounding` says where each comes from.
+3 S applies to scaled caches and queries only; there 4 * 2^-24 of L becomes 8 * 2^-24. For an fp8 `out`, all terms
+before its own rounding are multiplied by 1 + u_o. `common.oracle.rounding` derives each symbol.
 
-o, A, B, S, bias are `out`, cut to the range of its type, `weighted`, `weighted_rms`, `logit_size` and `bias_size` of
-`Expected`; W1, W2 are `visible`, `visible_rms` over
-`denominator`; eps is 2^-24, or 2^-10 where fp32 operands are declared to be multiplied as tf32. The last term of delta
-is what tanh(x) = 1 - 2 / (e^2x + 1) and sink * log2(e) lose in float32, however small the logits are.
+o, A, B, S, bias are `out` (clamped to the range of its dtype), `weighted`, `weighted_rms`, `logit_size` and `bias_size`
+of `Expected`; W1 and W2 are `visible` and `visible_rms` over `denominator`. eps is 2^-24, or 2^-10 where fp32 operands
+are declared to be multiplied as tf32. The last term of delta is the float32 error of tanh(x) = 1 - 2 / (e^2x + 1) and
+of sink * log2(e), which does not shrink with the logits.
 
-S assumes many independent rounding errors. So it judges neither structured inputs nor a P of more than 16 bits, unless
-the contract is weaker elsewhere, nor rows that see fewer than 10 keys (there A <= 3 B: W is the tighter one), and its
-row rule no head size under 32. Where V has a scale per token, few of many keys may weigh: rows with norm(A)^2 < 10
-norm(B)^2 count as such.
+S assumes many independent rounding errors. So it does not judge structured inputs, a P of more than 16 bits (unless the
+contract is weaker elsewhere), or rows that see fewer than 10 keys (there A <= 3 B, and W is tighter); its row rule
+needs a head size of at least 32. Where V has a scale per token, few of many keys may carry the weight: rows with
+norm(A)^2 < 10 norm(B)^2 count as rows of few keys.
 
-Exact: rows that see no key hold +0.0, and without a sink LSE -inf; an element is finite where, and only where, the
-reference is, but for those of `Expected.unsaid`, which need not be.
+Exact: rows that see no key hold +0.0 and, without a sink, LSE -inf. An element is finite exactly where the reference
+is; the elements of `Expected.unsaid` may be either.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from common.spec.validation import validate_output
 
 CHUNK_ELEMENTS = 1 << 22  # 32 MB per float64 temporary, about ten of them
 RULES = {"element": "S element", "row": "S row", "worst_case": "W", "lse": "LSE", "mean": "mean"}
-WORDS = {  # what a reason calls them
+WORDS = {  # names of the rules in a reason
     "element": "out (typical rounding)", "row": "out, a row (typical rounding)", "worst_case": "out (worst rounding)",
     "lse": "LSE", "mean": "mean",
 }  # fmt: skip
-ONE_SIGN = 0.75  # norm(o) as a part of norm(A), from which on the lanes of a row err together
+ONE_SIGN = 0.75  # the lanes of a row err together if norm(o) is at least this part of norm(A)
 SMALL_HEAD = (
     32  # a row norm over 8 lanes spreads so much that right rows reach 0.87 of the budget in 10^4, over 32 0.63
 )
@@ -71,7 +71,7 @@ SMALL_HEAD = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the checker says of one result.
+    """The checker's verdict on one result.
 
     tier: the tiers that applied, "S+W" or "W".
     element, row, worst_case, lse, mean: the largest error as a part of its budget under the S element, S row, W, LSE
@@ -93,7 +93,7 @@ class Verdict:
 
     @property
     def rule(self) -> str:
-        """The rule that came closest to its budget, or furthest past it."""
+        """The rule whose error is largest relative to its budget."""
         return max(RULES, key=lambda rule: getattr(self, rule))
 
     @property
@@ -117,9 +117,9 @@ def _worst_case(rows: Rows, r: Rounding) -> Tensor:
 def budgets(
     out: Tensor, batch: PagedBatch, features: Features, contract: Precision, expected: Expected
 ) -> tuple[Tensor, Tensor]:
-    """What an element of `out` [num_tokens, heads, size] and an LSE [num_tokens, heads] may be off at most: the W tier.
+    """The largest allowed errors of `out` [num_tokens, heads, size] and of the LSE [num_tokens, heads], by the W tier.
 
-    For two results of one kernel that should agree: they differ by no more than their two budgets.
+    Two results of one kernel that should agree differ by at most the sum of their budgets.
     """
     tokens = slice(0, expected.num_tokens)
     rounding = Rounding.of(contract, batch, features, out.dtype)

@@ -1,4 +1,5 @@
-"""Which keys the queries of one sequence see, and what is added to their logits, for the reference and the fills."""
+"""Which keys the queries of one sequence see, and the bias added to their logits. The reference and the fills use
+it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from common.spec import Features
 
 @dataclass(frozen=True)
 class Sight:
-    """The masks of one sequence. `causal` is its own; spans: (first, last) of those that are some, on the host."""
+    """The masks of one sequence. `causal` is this sequence's; spans: (first, last) of its bidirectional spans, on the
+    host."""
 
     features: Features
     query_len: int
@@ -23,7 +25,7 @@ class Sight:
 
     @classmethod
     def of(cls, features: Features, seq: int, query_len: int, seq_len: int) -> Sight:
-        """Of sequence number `seq`; reads its span and its flag on the host."""
+        """The masks of sequence `seq`; reads its spans and its causal flag on the host."""
         flags, spans = features.causal_per_sequence, features.spans
         causal = features.causal and (flags is None or bool(flags[seq]))
         pairs = () if spans is None else tuple((a, b) for a, b in spans[seq].tolist() if a < b)
@@ -36,11 +38,11 @@ class Sight:
 
     @property
     def exact_range(self) -> bool:
-        """Whether `key_range` of all queries holds no key that none of them sees."""
+        """Whether every key in the `key_range` of all queries is visible to some query."""
         return not self.spans and self.features.tree_bias is None
 
     def visible(self, positions: Tensor, keys: Tensor) -> Tensor:
-        """bool [queries, keys]: does the query at this position of the sequence see the key at that position?"""
+        """bool [queries, keys]: whether the query at a position of the sequence sees the key at a position."""
         f, positions, keys = self.features, positions[:, None], keys[None, :]
         distance = positions - keys
         seen = torch.ones_like(distance, dtype=torch.bool)
@@ -57,7 +59,7 @@ class Sight:
         return seen & (keys < self.seq_len)
 
     def key_range(self, first: int, last: int) -> tuple[int, int]:
-        """The keys `begin <= k < end` that any query at the positions first..last can see."""
+        """The keys `begin <= k < end` that any query at the positions first..last may see."""
         f, begin, end = self.features, 0, last + 1 if self.causal else self.seq_len
         if f.sliding_window is not None:
             begin, end = first - f.sliding_window + 1, min(end, last + f.sliding_window)
@@ -70,9 +72,9 @@ class Sight:
         return begin, max(begin, min(end, self.seq_len))
 
     def bias(self, positions: Tensor, keys: Tensor) -> Tensor | None:
-        """float64 [heads or 1, queries, keys]: what ALiBi and the tree add to each logit; None for nothing.
+        """float64 [heads or 1, queries, keys]: what ALiBi and the tree add to each logit; None if nothing.
 
-        0 where the tree hides a key: `visible` says that.
+        0 where the tree hides a key: `visible` handles that.
         """
         f, positions, keys = self.features, positions[:, None], keys[None, :]
         total = None
@@ -87,7 +89,7 @@ class Sight:
         return total
 
     def _tree(self, positions: Tensor, keys: Tensor) -> Tensor:
-        """float64 [queries, keys]: the bias of a draft tree; 0 outside of it."""
+        """float64 [queries, keys]: the bias of a draft tree; 0 outside it."""
         table = self.features.tree_bias
         row, column = positions - self.context_len, keys - self.context_len
         size = table.shape[0]
