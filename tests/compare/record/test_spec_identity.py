@@ -40,7 +40,7 @@ def test_another_set_of_keys_that_a_row_sees_is_another_spec():
         ("\nfrom common.", "\nfrom common.elsewhere."),
         ("import FP8\n", "import E4M3, FP8\n"),
         ('"""', '"""More words. '),
-        ('    """Refuse, by name', '    """Refuse by name'),
+        ('    """Refuse a', '    """Reject a'),
         ("\ndef ", "\n# a comment\ndef "),
         ('__all__ = ["AttentionShape", ', "__all__ = ["),
     ],
