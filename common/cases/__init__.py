@@ -1,4 +1,4 @@
-"""Batches worth asking: named, random, filled with values that break kernels, laid out in every supported way.
+"""Batches that test a kernel: named, random, filled with values that break kernels, in every supported memory layout.
 
-In: a name or a seed. Out: a `Case`, and the tensors that it means on a device.
+In: a name or a seed. Out: a `Case`, and its tensors on a device.
 """

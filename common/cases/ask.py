@@ -1,4 +1,5 @@
-"""What a case or a row asks of attention before there are tensors, and the tensors, drawn for the batch's lengths."""
+"""The features that a case or a row asks for, described without tensors, and the tensors drawn for a batch's
+lengths."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from common.spec.kernel import asked_of_shape
 from common.spec.metadata import Lens, lens_of
 from common.spec.quantise import SPREAD
 
-ScaleForm = Literal["one", "heads", "tokens"]  # of K and V: one number, one per KV head, one per token and KV head
+ScaleForm = Literal["one", "heads", "tokens"]  # of K and V: one number, one per KV head, or one per token and KV head
 Spans = tuple[tuple[tuple[int, int], ...], ...]  # per sequence, (first, last) of each
 NO_SPAN = (0, 0)
-FP8_OUT = torch.float8_e4m3fn  # of rows
+FP8_OUT = torch.float8_e4m3fn  # what rows use
 ENCODERS = "encoders"
-HEAVY = 60.0  # a sink that takes all but e^-60 of the mass
-FIRST = ("causal", "sliding_window", "softcap", "sinks")  # asked for since there are rows: always part of their ids
-# Values of fields, and what plain values call them: ids of rows and committed cells have these words.
+HEAVY = 60.0  # as a sink it takes all but e^-60 of the mass
+FIRST = ("causal", "sliding_window", "softcap", "sinks")  # older than the other fields: ids of rows always name them
+# The plain words for values of fields; ids of rows and of committed cells contain them.
 _TOLD: dict[tuple[str, Any], tuple[str, Any]] = {
     ("sinks", None): ("sinks", False), ("sinks", "drawn"): ("sinks", True),
     ("non_causal", ENCODERS): ("encoders", True), ("out_dtype", FP8_OUT): ("fp8_out", True),
@@ -68,25 +69,25 @@ class Ask:
     batch_invariant: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; what is not asked for is left out, but for the first four."""
+        """Plain values. A field that is not asked for is left out, except the first four."""
         given = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
         return dict(_TOLD.get((name, x), (name, x)) for name, x, default in given if name in FIRST or x != default)
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Ask:
-        """The inverse of `to_dict`, also behind JSON, which has lists."""
+        """The inverse of `to_dict`, also for dicts from JSON, which has lists."""
         given = [(name, _tuples(value)) for name, value in plain.items()]
         return cls(**dict(_ASKED.get(item, item) for item in given))
 
     def names(self) -> tuple[str, ...]:
-        """What differs from plain causal attention, as text."""
+        """The features that differ from plain causal attention, as text."""
         told = self.to_dict()
         asked = [] if told.pop("causal") else ["non_causal"]
         on = [(name, value) for name, value in told.items() if value is not None and value is not False]
         return (*asked, *(name if value is True else f"{name}={value}" for name, value in on))
 
     def members(self, shape: AttentionShape) -> frozenset[str]:
-        """What a kernel's SUPPORTS must have for it."""
+        """The members of SUPPORTS that a kernel needs for it."""
         return self._sketch().names() | asked_of_shape(shape)
 
     @property
@@ -96,20 +97,20 @@ class Ask:
 
     @property
     def parents(self) -> tuple[int, ...]:
-        """Of the tokens of a draft tree; a token's parent stands before it."""
+        """The parent of each token of a draft tree; a parent precedes its child."""
         if isinstance(self.tree, int):
             return tuple((token - 1) // 2 if token else -1 for token in range(self.tree))
         return self.tree or ()
 
     def hidden(self) -> int:
-        """Pairs of a draft tree that no token sees: of a token and one before it that is no ancestor."""
+        """Pairs (token, an earlier token that is not its ancestor) of a draft tree, which the tree hides."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(1 + (depths[parent] if parent >= 0 else 0))
         return sum(range(1, len(depths) + 1)) - sum(depths)
 
     def tensors(self) -> tuple[str, ...]:
-        """The fields of `Features` that are tensors for it, but for the scales of what a batch holds."""
+        """The tensor fields of `Features` that it needs, except the scales of what a batch holds."""
         on = {
             "sinks": self.sinks, "alibi_slopes": self.alibi, "spans": self.spans,
             "causal_per_sequence": self.non_causal, "tree_bias": self.tree, "out_scale": self.out_dtype,
@@ -117,11 +118,11 @@ class Ask:
         return tuple(name for name, asked in on.items() if asked is not None)
 
     def _sketch(self) -> Features:
-        """The features with tensors of nothing."""
+        """The features with empty tensors."""
         return self.with_tensors({name: torch.empty(0) for name in self.tensors()})
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Features:
-        """What is asked, and these tensors of it."""
+        """The `Features` that it asks for, with these tensors."""
         return Features(
             self.causal and not self.cross, self.sliding_window, self.softcap,
             alibi_sqrt=self.alibi in ("sqrt", "sqrt-drawn"), chunk=self.chunk, chunk_lookback=self.chunk_lookback,
@@ -129,7 +130,7 @@ class Ask:
         )  # fmt: skip
 
     def features(self, batch: PagedBatch, seed: int) -> Features:
-        """Features of a batch, on its device."""
+        """The features for a batch, on its device."""
         generator = torch.Generator().manual_seed(seed)
         lens, heads = lens_of(batch.query_start_loc, batch.seq_lens), batch.shape.num_query_heads
         features = features_of(self, lens, heads, generator, batch.device)
@@ -144,16 +145,16 @@ def _tuples(value: Any) -> Any:
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
-    """Those of the ALiBi paper (Press et al., 2022): 2^(-8 i / n) for the largest power of two n of heads, and every
-    second one of twice as many for the heads beyond."""
+    """The slopes of the ALiBi paper (Press et al., 2022): 2^(-8 i / n) for the largest power of two n of heads; the
+    other heads take every second slope of twice as many heads."""
     n = 1 << (num_heads.bit_length() - 1)
     near = [2.0 ** (-8.0 * i / n) for i in range(1, n + 1)]
     return near + [2.0 ** (-4.0 * i / n) for i in range(1, 2 * (num_heads - n) + 1, 2)]
 
 
 def tree_bias(parents: Sequence[int], generator: torch.Generator) -> Tensor:
-    """float32 [N, N] of a draft tree: token i sees itself and its ancestors, -1 being the context; what it sees has a
-    random bias of about 1."""
+    """float32 [N, N]: the bias of a draft tree, about 1 and random where a token sees itself or an ancestor. -1 is the
+    context."""
     size = len(parents)
     bias = torch.full((size, size), -math.inf)
     for token in range(size):
@@ -165,7 +166,7 @@ def tree_bias(parents: Sequence[int], generator: torch.Generator) -> Tensor:
 
 
 def spans_tensor(spans: Spans) -> Tensor:
-    """int32 [num_seqs, max_spans, 2], at least one span wide, padded with what is none."""
+    """int32 [num_seqs, max_spans, 2], at least one span wide, padded with empty spans."""
     width = max(1, *(len(pairs) for pairs in spans)) if spans else 1
     padded = [[*pairs, *[NO_SPAN] * (width - len(pairs))] for pairs in spans]
     return torch.tensor(padded, dtype=torch.int32).view(len(spans), width, 2)
@@ -174,7 +175,7 @@ def spans_tensor(spans: Spans) -> Tensor:
 def features_of(
     ask: Ask, lens: Lens, heads: int, generator: torch.Generator, device: torch.device | str = "cpu"
 ) -> Features:
-    """What is asked of sequences of these lengths; without the scales of what a batch holds, which `with_scales` adds.
+    """The features for sequences of these lengths, without the scales of what a batch holds (`with_scales` adds them).
 
     Draws in the order of `Ask.tensors`, on the CPU.
     """
@@ -200,7 +201,7 @@ def _drawn(ask: Ask, name: str, lens: Lens, heads: int, generator: torch.Generat
 
 
 def _sinks(ask: Ask, seq_lens: list[int], heads: int, generator: torch.Generator) -> Tensor:
-    if ask.sinks == "drawn":  # near ln(keys) one takes about half of a row's mass, so that losing it shows
+    if ask.sinks == "drawn":  # near ln(keys) a sink takes about half of a row's mass, so losing it shows
         return math.log(max([1, *seq_lens])) + torch.randn(heads, generator=generator)
     near = torch.linspace(-1.0, 1.0, heads) + math.log(max(1.0, sum(seq_lens) / max(1, len(seq_lens))))
     off = torch.full_like(near, -math.inf)
@@ -209,7 +210,7 @@ def _sinks(ask: Ask, seq_lens: list[int], heads: int, generator: torch.Generator
 
 
 def _scale(form: ScaleForm, batch: PagedBatch, size: float, generator: torch.Generator) -> Tensor:
-    """Scales from `size` / 2 to 2 `size`; NaN where nobody owns the token."""
+    """Scales from `size` / 2 to 2 `size`; NaN for slots without an owner."""
     blocks, page = batch.by_token()[0].shape[:2]
     heads = batch.shape.num_kv_heads
     sizes = {"one": (1,), "heads": (heads,), "tokens": (blocks, page, heads)}[form]
@@ -221,7 +222,7 @@ def _scale(form: ScaleForm, batch: PagedBatch, size: float, generator: torch.Gen
 
 
 def with_scales(features: Features, batch: PagedBatch, ask: Ask, generator: torch.Generator) -> Features:
-    """Scales that make elements of K and V numbers of about the factors that are asked; and one of an fp8 query."""
+    """Add scales that give the elements of K and V about the requested factors, and a scale for an fp8 query."""
     if ask.scales is not None:
         size = 1.0 / SPREAD[batch.shape.cache_dtype]
         gains = (ask.key_scale_factor, ask.scale_factor)
@@ -233,7 +234,8 @@ def with_scales(features: Features, batch: PagedBatch, ask: Ask, generator: torc
 
 
 def between_guards(features: Features, guards: Guards, apart: bool) -> Features:
-    """The same features, their tensors between guards; apart: those of two dimensions and more with gaps of garbage."""
+    """The same features with their tensors between guards. apart: tensors of two dimensions or more get gaps of
+    garbage."""
     made = {}
     for name in OPERANDS:
         tensor = getattr(features, name)
@@ -243,7 +245,7 @@ def between_guards(features: Features, guards: Guards, apart: bool) -> Features:
 
 
 def _apart(tensor: Tensor, name: str, guards: Guards) -> Tensor:
-    """The same values, three elements of garbage behind each row."""
+    """The same values with three elements of garbage after each row."""
     *outer, size = tensor.shape
     wide = guards.full(name, (*outer, size + 3), tensor.dtype, 2**30 if tensor.dtype == torch.int32 else math.nan)
     return wide[..., :size].copy_(tensor)

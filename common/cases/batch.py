@@ -1,4 +1,4 @@
-"""Batches made of `(query_len, seq_len)` pairs: shuffled pages, and NaN in every slot and row that nobody owns."""
+"""Batches made from `(query_len, seq_len)` pairs: shuffled pages, and NaN in every unowned slot and row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.spec.paged_batch import ALIGNMENT
 from common.spec.quantise import draw, fill_where
 
 CacheStyle = Literal["nhd", "hnd", "stacked", "interleaved"]
-_TAIL = (-1, 2**31 - 1, 0x7F7F7F7F, 0)  # what engines leave behind the used part of a block table
+_TAIL = (-1, 2**31 - 1, 0x7F7F7F7F, 0)  # what engines leave after the used part of a block table
 
 
 def _page_ids(
@@ -57,7 +57,8 @@ def _packed_pair(shape: AttentionShape, num_blocks: int, guards: Guards) -> tupl
 def _cache_pair(
     layout: Layout, style: CacheStyle, shape: AttentionShape, num_blocks: int, guards: Guards
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V; paged ones as views [num_blocks, block_size, num_kv_heads, head_size] of what `style` names."""
+    """K and V. Paged ones are views [num_blocks, block_size, num_kv_heads, head_size] of the layout that `style`
+    names."""
     if layout is Layout.X_PACKED:
         if style != "nhd":
             raise ValueError(f"style: found {style!r}, allowed none beside {layout}")
@@ -65,14 +66,14 @@ def _cache_pair(
     page, heads, dtype = shape.block_size, shape.num_kv_heads, shape.cache_dtype
     head, values = shape.head_size, shape.value_lanes
     sizes = (("key_cache", head), ("value_cache", values))
-    if style == "stacked":  # vLLM 0.25: one tensor, K and V behind each other page by page
+    if style == "stacked":  # vLLM 0.25: one tensor, in which each page holds K and then V
         if head != values:
             raise ValueError(
                 f"style: found {style!r} with value size {values}, allowed one that K and V need not share"
             )
         both = guards.empty("cache", (num_blocks, 2, page, heads, head), dtype)
         return both[:, 0], both[:, 1]
-    if style == "interleaved":  # vLLM 0.33: head-major, V behind K in one row
+    if style == "interleaved":  # vLLM 0.33: head-major, with V after K in one row
         both = guards.empty("cache", (num_blocks, heads, page, head + values), dtype).transpose(1, 2)
         return both[..., :head], both[..., head:]
     if style == "hnd":
@@ -85,7 +86,7 @@ def _cache_pair(
 
 
 def owned_slots(lens: Lens, tables: list[torch.Tensor], num_blocks: int, block_size: int) -> torch.Tensor:
-    """bool [num_blocks, block_size]: the slots that hold a token of some sequence, under any of the block tables."""
+    """bool [num_blocks, block_size]: the slots that hold a token of a sequence under any of the block tables."""
     owned = torch.zeros(num_blocks * block_size, dtype=torch.bool)
     for table in tables:
         for seq, (_, seq_len) in enumerate(lens):
@@ -95,7 +96,7 @@ def owned_slots(lens: Lens, tables: list[torch.Tensor], num_blocks: int, block_s
 
 
 def _new_slots(batch: PagedBatch, lens: Lens) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """int64 row of query, page and slot of each new token that has a key: those before the first key have none."""
+    """int64 row of query, page and slot of each new token that has a key. Tokens before the first key have none."""
     block_size = batch.shape.block_size
     rows, positions, seqs, begin = [], [], [], 0
     for seq, (query_len, seq_len) in enumerate(lens):
@@ -111,10 +112,10 @@ def _new_slots(batch: PagedBatch, lens: Lens) -> tuple[torch.Tensor, torch.Tenso
 
 
 def fill_new_tokens(batches: list[PagedBatch]) -> None:
-    """Bring `key` and `value`, where batches of one pool have them, in line with the caches.
+    """Make `key` and `value`, where batches of one pool have them, agree with the caches.
 
-    They become what the first batch's pages hold, its pages' copies in the others as well; rows of nobody become NaN.
-    Beside quantised caches all of both is NaN: the caches count.
+    They become what the first batch's pages hold, and so do those pages' copies in the other batches. Unowned rows
+    become NaN. Beside quantised caches both are NaN throughout, because the caches are authoritative.
     """
     first = batches[0]
     if first.key is None:
@@ -135,10 +136,10 @@ def fill_new_tokens(batches: list[PagedBatch]) -> None:
 
 
 def fill_values(batches: list[PagedBatch], seed: int) -> None:
-    """New random query, K and V in the same buffers of batches that share one pool; slots of nobody become NaN again,
-    or the largest number of int8.
+    """Draw a new query, K and V into the same buffers of batches that share one pool. Unowned slots become NaN again,
+    or the largest int8.
 
-    Draws in the tensors' device and dtype, so a pool of gigabytes costs no host time.
+    Draws in the tensors' device and dtype, so that a pool of gigabytes takes no host time.
     """
     first = batches[0]
     generator = torch.Generator(first.device).manual_seed(seed)
@@ -217,5 +218,5 @@ def make_batches(
 
 
 def make_batch(lens: Lens, shape: AttentionShape, **options: object) -> PagedBatch:
-    """One batch; the options of `make_batches` but `copies`."""
+    """One batch; takes the options of `make_batches` except `copies`."""
     return make_batches(lens, shape, **options)[0]

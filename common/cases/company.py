@@ -1,6 +1,6 @@
-"""The same sequences in other company: alone, with others, in other places of the batch, in reverse.
+"""The same sequences in other batches: alone, with others, at other places, in reverse.
 
-A sequence's result is a function of its own tokens; where `batch_invariant` is asked for, its bits are.
+A sequence's result depends on its own tokens only. Under `batch_invariant` its bits do too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from torch import Tensor
 from common.spec import Features, PagedBatch
 from common.spec.metadata import BatchStats, lens_of, query_start_loc
 
-NEIGHBOURS = (0, 1, 7, 8, 31)  # beside the sequence that is looked at
+NEIGHBOURS = (0, 1, 7, 8, 31)  # other sequences in the batch
 
 
 def in_company(batch: PagedBatch, features: Features, order: list[int]) -> tuple[PagedBatch, Features, Tensor]:
-    """Some sequences of a batch in this order, over the same pages; and which rows of the whole each row stands for."""
+    """Some sequences of a batch in this order, over the same pages, and the row of the whole batch for each of their
+    rows."""
     lens, starts = lens_of(batch.query_start_loc, batch.seq_lens), batch.query_start_loc.tolist()
     rows = torch.cat([torch.arange(starts[seq], starts[seq + 1]) for seq in order])
     chosen, pick = [lens[seq] for seq in order], torch.tensor(order)
@@ -34,8 +35,8 @@ def in_company(batch: PagedBatch, features: Features, order: list[int]) -> tuple
 
 
 def orders(lens: list[tuple[int, int]]) -> Iterator[tuple[str, list[int]]]:
-    """(words, sequences): the longest sequence that has tokens among 0 to 31 others, first, last or between; and all
-    in reverse."""
+    """(description, sequences): the longest sequence that has tokens, among 0 to 31 others, first, last or between; and
+    all sequences in reverse."""
     count = len(lens)
     target = max((seq for seq in range(count) if lens[seq][0]), key=lambda seq: lens[seq][1], default=None)
     if target is None:

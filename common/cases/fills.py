@@ -1,8 +1,8 @@
 """Values that break attention kernels: each fill overwrites a batch's query, K and V in place.
 
-What a fill leaves alone is the random values of `common.cases.batch`. Those of INVISIBLE change only what no row sees,
-and `positive` leaves P alone: the statistical tier still judges. All others make structured values: the worst case
-judges alone.
+What a fill does not touch keeps the random values of `common.cases.batch`. The fills of INVISIBLE change only what no
+row sees, and `positive` does not change P; for these the statistical tier still applies. All other fills make
+structured values, for which only the worst-case tier applies.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from common.spec.metadata import cdiv, lens_of
 from common.spec.quantise import fill_where, quantise
 
 Fill = Callable[[PagedBatch, Features], None]
-NARROW = 2.0**12  # fp16: 5 sigma of N(0, 1) times this is under its largest number, 65504
-WIDE = 2.0**100  # bf16 and fp32: 1e30, where a square would overflow
+NARROW = 2.0**12  # fp16: 5 sigma of N(0, 1) times this is below its maximum, 65504
+WIDE = 2.0**100  # bf16 and fp32: 1e30, whose square overflows
 
 
 def _lens(batch: PagedBatch) -> list[tuple[int, int]]:
@@ -44,7 +44,7 @@ def _set(cache: Tensor, where: tuple[Tensor, Tensor], values: Tensor) -> None:
 
 
 def _eighths(batch: PagedBatch) -> Tensor:
-    """[head_size]: the K that gives a query of ones a logit of 1, from eight lanes."""
+    """[head_size]: a K whose logit with a query of ones is 1, from eight lanes."""
     size = batch.shape.head_size
     return (torch.arange(size, device=batch.device) % (size // 8) == 0).float() / (8 * batch.softmax_scale)
 
@@ -74,7 +74,7 @@ def _ramp(key: Tensor, seq_len: int) -> Tensor:
 
 
 def _scaled(query: float, key: float, value: float) -> Fill:
-    """Query, K and V times a power of two each, which is exact."""
+    """Multiply query, K and V by a power of two each, which is exact."""
 
     def fill(batch: PagedBatch, features: Features) -> None:
         for tensor, factor in zip((_live(batch), *batch.by_token()), (query, key, value), strict=True):
@@ -92,7 +92,7 @@ def _by_dtype(narrow: Fill, wide: Fill) -> Fill:
 
 
 def outlier(batch: PagedBatch, features: Features) -> None:
-    """The V of the middle key of every sequence times 1e4."""
+    """Multiply V of the middle key of every sequence by 1e4."""
     for seq, (_, seq_len) in enumerate(_lens(batch)):
         if seq_len:
             page, slot = _slots(batch, seq, range(seq_len // 2, seq_len // 2 + 1))
@@ -101,7 +101,7 @@ def outlier(batch: PagedBatch, features: Features) -> None:
 
 
 def minus_zeros(batch: PagedBatch, features: Features) -> None:
-    """Every negative number of query, K and V becomes -0.0."""
+    """Turn every negative number of query, K and V into -0.0."""
     for tensor in (_live(batch), *batch.by_token()):
         tensor.masked_fill_(tensor < 0, -0.0)
     fill_new_tokens([batch])
@@ -125,7 +125,7 @@ def seen_slots(batch: PagedBatch, features: Features) -> Tensor:
 
 
 def _invisible(key: float, value: float) -> Fill:
-    """What no row sees: slots of nobody, the tail of last pages, keys left of a window, rows of padding."""
+    """Overwrite what no row sees: unowned slots, the tail of last pages, keys left of a window, padding rows."""
 
     def fill(batch: PagedBatch, features: Features) -> None:
         unseen = ~seen_slots(batch, features)
@@ -137,22 +137,22 @@ def _invisible(key: float, value: float) -> Fill:
     return fill
 
 
-_NOBODY = 3.0  # finite data of somebody else
+_NOBODY = 3.0  # a finite value in another owner's slot
 
 
 def holes(batch: PagedBatch, features: Features) -> None:
-    """Logits of 40, and a third of V is 0: lanes whose few values belong to keys of almost no weight."""
+    """Logits of 40, with a third of V at 0: in such a lane only keys of almost no weight have values."""
     _live(batch).mul_(40.0)
     value = batch.by_token()[1]
     generator = torch.Generator().manual_seed(5)
     hole = torch.rand(value.shape, generator=generator).to(value.device) < 1 / 3
-    # bytes, for torch masks none of fp8; a zero is all zeros in each type
+    # compare bytes: torch cannot mask fp8, and zero has the same bytes in every dtype
     value.view(torch.uint8 if value.element_size() == 1 else torch.int16).masked_fill_(hole, 0)
 
 
 def _edges(seq_len: int, page: int) -> list[int]:
-    """All keys, those first at which kernels lose or repeat one: both ends, edges of a page and of segments of whole
-    tiles; then the middle, the quarters, and so on."""
+    """All keys, ordered by how likely a kernel loses or repeats them: both ends, edges of pages and of segments of
+    whole tiles; then the middle, the quarters, and so on."""
     edges = [0, seq_len, seq_len // page * page, page]
     for tile in (16, 32, 64, 128):
         edges += [cdiv(cdiv(seq_len, tile), parts) * tile * n for parts in (2, 3, 4, 8, 16) for n in (1, parts - 1)]
@@ -185,7 +185,7 @@ def planted(batch: PagedBatch, features: Features) -> None:
 
 
 def positive(batch: PagedBatch, features: Features) -> None:
-    """V become their absolute values, which do not cancel; all else stays random."""
+    """Replace V by its absolute values, which do not cancel; everything else stays random."""
     value = batch.by_token()[1]
     value.copy_(quantise(value.float().abs(), value.dtype) if value.element_size() == 1 else value.abs())
     fill_new_tokens([batch])
@@ -209,7 +209,7 @@ def _seen(kind: int, poison: float) -> Fill:
     return fill
 
 
-SEEN: dict[str, Fill] = {  # what must reach the rows that see it
+SEEN: dict[str, Fill] = {  # values that must reach the rows that see them
     "values-seen-nan": _seen(1, math.nan), "values-seen-inf": _seen(1, -math.inf), "keys-seen-nan": _seen(0, math.nan),
 }  # fmt: skip
 INVISIBLE: dict[str, Fill] = {
@@ -235,10 +235,10 @@ FILLS: dict[str, Fill] = {
     "values-tiny": _by_dtype(_scaled(1.0, 1.0, 2.0**-20), _scaled(1.0, 1.0, 1.0 / WIDE)),  # fp16: subnormal
     "values-large": _by_dtype(_scaled(1.0, 1.0, NARROW), _scaled(1.0, 1.0, WIDE)),
     "query-large-keys-small": _by_dtype(_scaled(NARROW, 1.0 / NARROW, 1.0), _scaled(WIDE, 1.0 / WIDE, 1.0)),
-    "products-past-fp16": _scaled(128.0, 128.0, 1.0),  # q.k, unscaled, passes 65504
+    "products-past-fp16": _scaled(128.0, 128.0, 1.0),  # the unscaled q.k exceeds 65504
     "minus-zeros": minus_zeros,
 } | INVISIBLE
-# behind the others: dtypes of named cases follow the order
+# after the others: dtypes of named cases follow the order
 FILLS |= {
     "keys-past-fp16": _by_dtype(_scaled(1.0 / NARROW, NARROW, 1.0), _scaled(2.0**-16, 2.0**16, 1.0)),
     "logits-far-below": _logits(lambda key, seq_len: torch.full_like(key, -20_000.0)),
@@ -247,5 +247,5 @@ _RANDOM = frozenset([*INVISIBLE.values(), positive])
 
 
 def structured(fill: Fill | None) -> bool:
-    """Whether the checker may not assume independent rounding errors."""
+    """Whether the checker must not assume independent rounding errors."""
     return fill is not None and fill not in _RANDOM

@@ -1,7 +1,7 @@
-"""Ways to lay the same batch out in memory: slices, padding, offsets, page orders.
+"""Ways to lay out the same batch in memory: slices, padding, offsets, page orders.
 
-Each returns a batch of equal meaning, but `page_twice`, `huge_query` and `tiny_query`. Every function takes (batch,
-guards) and allocates from `guards`, so that a write outside is still seen.
+Each returns a batch of equal meaning, except `page_twice`, `huge_query` and `tiny_query`. Every function takes (batch,
+guards) and allocates from `guards`, so that a write outside is seen.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from common.spec.metadata import cdiv
 from common.spec.quantise import fill_where
 
 Arrange = Callable[[PagedBatch, Guards], PagedBatch]
-GARBAGE = 2**31 - 1  # as a page id: past every pool
+GARBAGE = 2**31 - 1  # a page id past every pool
 
 
 def _used(batch: PagedBatch) -> list[int]:
-    """How many entries of each row of the block table a sequence uses."""
+    """The number of block-table entries that each sequence uses."""
     return [cdiv(seq_len, batch.shape.block_size) for seq_len in batch.seq_lens.tolist()]
 
 
 def _renumber(batch: PagedBatch, new_id: torch.Tensor) -> PagedBatch:
-    """Move physical page p to new_id[p], in place, and the block table with it. Pages must be in one row's use only."""
+    """Move physical page p to new_id[p] in place, and update the block table. Each page must belong to one row only."""
     old_id = torch.argsort(new_id).to(batch.device)
     for cache in (batch.key_cache, batch.value_cache):
         cache.copy_(cache[old_id])
@@ -38,24 +38,25 @@ def _renumber(batch: PagedBatch, new_id: torch.Tensor) -> PagedBatch:
 
 
 def _order(batch: PagedBatch, first: list[int]) -> torch.Tensor:
-    """new ids: the pages of `first` get 0, 1, 2, ... in that order, all others follow."""
+    """New ids: the pages of `first` get 0, 1, 2, ... in that order; all others follow."""
     chosen = set(first)
     rest = [page for page in range(batch.key_cache.shape[0]) if page not in chosen]
     return torch.argsort(torch.tensor(first + rest))
 
 
 def _pages(batch: PagedBatch) -> list[int]:
-    """Used pages, sequence by sequence."""
+    """The used pages, sequence by sequence."""
     return [page for seq, used in enumerate(_used(batch)) for page in batch.block_table[seq, :used].tolist()]
 
 
 def reversed_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """Page ids fall along every sequence."""
+    """Make page ids descend along every sequence."""
     return _renumber(batch, _order(batch, _pages(batch)[::-1]))
 
 
 def last_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """The used pages have the highest ids of the pool; only they are moved, so a pool of gigabytes is not copied."""
+    """Give the used pages the highest ids of the pool. Only they are moved, so that a pool of gigabytes is not
+    copied."""
     pages, num_blocks = _pages(batch), batch.key_cache.shape[0]
     wanted = torch.arange(num_blocks - len(pages), num_blocks, device=batch.device)
     used = torch.tensor(pages, dtype=torch.long, device=batch.device)
@@ -71,7 +72,7 @@ def last_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
 
 
 def page_twice(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """The first sequence reads its first page again as its second; the page it had there belongs to nobody."""
+    """Make the first sequence read its first page again as its second; the replaced page then has no owner."""
     orphan = int(batch.block_table[0, 1])
     batch.block_table[0, 1] = batch.block_table[0, 0]
     for cache in (batch.key_cache, batch.value_cache):
@@ -80,7 +81,7 @@ def page_twice(batch: PagedBatch, guards: Guards) -> PagedBatch:
 
 
 def table_columns(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """The block table is a range of columns of a wider one."""
+    """Make the block table a range of columns of a wider one."""
     rows, width = batch.block_table.shape
     wide = guards.full("block_table_wide", (rows, width + 7), batch.block_table.dtype, GARBAGE)
     wide[:, 2 : 2 + width] = batch.block_table
@@ -88,7 +89,7 @@ def table_columns(batch: PagedBatch, guards: Guards) -> PagedBatch:
 
 
 def table_rows(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """The block table is every second row of a taller one."""
+    """Make the block table every second row of a taller one."""
     rows, width = batch.block_table.shape
     tall = guards.full("block_table_tall", (2 * rows, width), batch.block_table.dtype, GARBAGE)
     tall[::2] = batch.block_table
@@ -96,7 +97,7 @@ def table_rows(batch: PagedBatch, guards: Guards) -> PagedBatch:
 
 
 def fused_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """The query is the first part of a fused QKV projection's rows; the rest is NaN."""
+    """Make the query the first part of a fused QKV projection's rows; the rest is NaN."""
     tokens, heads, size = batch.query.shape
     fused = guards.full("qkv", (tokens, heads + 2 * batch.key_cache.shape[2], size), batch.query.dtype, float("nan"))
     fused[:, :heads] = batch.query
@@ -104,7 +105,7 @@ def fused_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
 
 
 def padded_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """Eight lanes of NaN behind every head of the query."""
+    """Put eight lanes of NaN after every head of the query."""
     tokens, heads, size = batch.query.shape
     padded = guards.full("query_padded", (tokens, heads, size + 8), batch.query.dtype, float("nan"))
     padded[..., :size] = batch.query
@@ -112,20 +113,20 @@ def padded_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
 
 
 def _room(name: str, shape: tuple[int, ...], dtype: torch.dtype, guards: Guards, behind: int = 0) -> torch.Tensor:
-    """A contiguous tensor of NaN, `behind` elements behind an aligned address."""
+    """A contiguous tensor of NaN, `behind` elements past an aligned address."""
     flat = guards.empty(name, (math.prod(shape) + behind,), dtype)
     fill_where(flat, torch.ones_like(flat, dtype=torch.bool), float("nan"))
     return flat[behind:].view(shape)
 
 
 def _odd(tensor: torch.Tensor, name: str, guards: Guards) -> torch.Tensor:
-    """The same values with odd strides and one element behind an aligned address."""
+    """The same values with odd strides, one element past an aligned address."""
     *outer, heads, size = tensor.shape
     return _room(name, (*outer, heads, size + 1), tensor.dtype, guards, 1)[..., :size].copy_(tensor)
 
 
 def _view(tensor: torch.Tensor, style: str, name: str, guards: Guards) -> torch.Tensor:
-    """Uninitialised room for `tensor` in one of STRIDES."""
+    """An uninitialised tensor like `tensor` in one of STRIDES."""
     first, *outer, heads, size = tensor.shape
     dtype = tensor.dtype
     if style == "lanes":
@@ -146,31 +147,33 @@ STRIDES = ("lanes", "heads", "sparse", "offset", "transposed", "odd")
 def strided(tensor: torch.Tensor, style: str, name: str, guards: Guards) -> torch.Tensor:
     """The same values [..., heads, size] in another place, between garbage.
 
-    style: lanes: eight behind every head; heads: three behind every row; sparse: every second page or token; offset:
-    contiguous, eight elements further on; transposed: heads outside of slots, or of tokens; odd: as `unaligned`.
+    style: lanes: eight after every head; heads: three after every row; sparse: every second page or token; offset:
+    contiguous, eight elements further on; transposed: heads outside slots or tokens; odd: as `unaligned`.
     """
     name = f"{name}_{style}"
     return _odd(tensor, name, guards) if style == "odd" else _view(tensor, style, name, guards).copy_(tensor)
 
 
 def unaligned(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """Query and caches one element behind a 16-byte boundary, all their strides odd multiples of odd numbers."""
+    """Put query and caches one element past a 16-byte boundary and make all their strides odd multiples of odd
+    numbers."""
     names = ("query", "key_cache", "value_cache")
     return batch.replace(**{name: _odd(getattr(batch, name), f"{name}_odd", guards) for name in names})
 
 
 def small_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """The host integers claim a decode step of one key; the device tensors are right."""
+    """Make the host integers claim a decode step of one key; the device tensors stay right."""
     return batch.replace(stats=replace(batch.stats, max_query_len=1, max_seq_len=1, total_seq_len=batch.num_seqs))
 
 
 def large_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """The host integers claim the longest context of a capture."""
+    """Make the host integers claim the longest context of a capture."""
     return batch.replace(stats=replace(batch.stats, max_query_len=4096, max_seq_len=131072))
 
 
 def stale_tail(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """Behind its used part every row of the block table names pages of the next sequence, as after a page was freed."""
+    """Make every row of the block table name pages of the next sequence after its used part, as after a page was
+    freed."""
     rows = [row[:used].clone() for row, used in zip(batch.block_table, _used(batch), strict=True)]
     for seq, used in enumerate(_used(batch)):
         other = rows[(seq + 1) % len(rows)]
@@ -181,7 +184,7 @@ def stale_tail(batch: PagedBatch, guards: Guards) -> PagedBatch:
 
 
 def _rows_apart(batch: PagedBatch, factor: float) -> PagedBatch:
-    """Each head's query 2^-11 of the one before, every fifth lane of one 2^-9 of its neighbours."""
+    """Scale each head's query to 2^-11 of the one before; every fifth lane of a head is 2^-9 of its neighbours."""
     _, heads, lanes = batch.query.shape
     by_head = torch.exp2(-11.0 * torch.arange(heads)).view(1, heads, 1)
     by_lane = torch.where(torch.arange(lanes) % 5 == 0, 2.0**-9, 1.0)
@@ -190,22 +193,22 @@ def _rows_apart(batch: PagedBatch, factor: float) -> PagedBatch:
 
 
 def huge_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """Rows of the query of 1e30 and far smaller, with a softmax scale that makes logits of them; not for fp16."""
+    """Rows of the query from 1e30 downwards, with a softmax scale that makes logits of them; not for fp16."""
     return _rows_apart(batch, 2.0**100)
 
 
 def tiny_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """Rows of the query of 1e-30 and far smaller, likewise."""
+    """Rows of the query from 1e-30 downwards, with a softmax scale that makes logits of them."""
     return _rows_apart(batch, 2.0**-60)
 
 
 def far_rows(like: torch.Tensor, name: str, guards: Guards) -> torch.Tensor:
-    """Uninitialised rows of the shape of `like`, the last 2^31 elements or more behind the first."""
+    """Uninitialised rows of the shape of `like`; the last begins 2^31 elements or more after the first."""
     tokens, heads, size = like.shape
     step = cdiv(2**31, max(1, tokens - 1)) // 8 * 8 + 8
     return guards.empty(name, (tokens, step), like.dtype)[:, : heads * size].unflatten(1, (heads, size))
 
 
 def far_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """The last token of the query begins 2^31 elements behind the first, and `outputs` lays `out` out alike."""
+    """Put the query's last token 2^31 elements after the first; `outputs` lays `out` out alike."""
     return batch.replace(query=far_rows(batch.query, "query_apart", guards).copy_(batch.query))

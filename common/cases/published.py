@@ -1,6 +1,6 @@
-"""Sizes that are served: attention of public models, and the batches and pages of engines. Data alone.
+"""Sizes in use: the attention of public models, and the batches and pages of engines. This file holds only data.
 
-A kernel meets these first, and one that is wrong at one of them alone is wrong for all who serve it.
+Users meet these sizes first, so a kernel must be right at each of them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from typing import NamedTuple
 
 
 class Model(NamedTuple):
-    """One kind of a model's attention layers. heads: of the query, and of K and V. window, chunk: of keys. value_size:
-    lanes of V, where K has another number. sinks: whether each head has one."""
+    """One kind of attention layer of a model.
+
+    heads: of the query, and of K and V. window, chunk: in keys. value_size: lanes of V where they differ from K's.
+    sinks: whether each head has one.
+    """
 
     name: str
     heads: tuple[int, int]
@@ -96,20 +99,20 @@ MODELS: tuple[Model, ...] = (
     Model("BERT large", (16, 16), 64),
 )  # fmt: skip
 
-# Batches that an engine captures in graphs, to which it pads others.
+# Batch sizes that an engine captures in graphs and pads other batches to.
 GRAPHS = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-# Tokens in a page: powers of two; multiples of 16 that hybrid models take so that a page is as large as a state.
+# Tokens in a page: powers of two, and multiples of 16 from hybrid models, whose pages are as large as a state.
 PAGES = (16, 32, 64, 128, 256, 400, 528, 544, 560, 672, 784, 800, 1056, 1072, 1152, 1600, 2096)
-# Keys of a tile or of a segment of kernels that are served.
+# Keys of a tile or of a segment in published kernels.
 TILES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 192, 256, 512)
 
 
 def ratios() -> tuple[int, ...]:
-    """Query heads of a KV head."""
+    """Query heads per KV head."""
     return tuple(sorted({query // kv for query, kv in (model.heads for model in MODELS)}))
 
 
 def kv_heads() -> tuple[int, ...]:
-    """Of a whole model, and of each part of it on 2 to 16 GPUs."""
+    """KV heads of a whole model, and of each part of it on 2 to 16 GPUs."""
     found = {model.heads[1] for model in MODELS}
     return tuple(sorted({kv // parts for kv in found for parts in (1, 2, 4, 8, 16) if kv % parts == 0}))

@@ -25,21 +25,21 @@ from common.spec import Layout
 from common.spec.feature_rules import CONTRADICTIONS
 from common.spec.paged_batch import DTYPES, E4M3, FP8
 
-# The axes of random cases that ask for features: values, which may not stand together, and the case they make.
+# The axes of features in random cases: their values, which of these exclude each other, and the case they make.
 
 
 INT8 = torch.int8
 Lens = list[tuple[int, int]]
 
 _QUERIES = {"query e4m3fn": E4M3[0], "query e4m3fnuz": E4M3[1]}
-# (what the caches hold, the query with them where it is one of _QUERIES; the form of their scales)
+# (the caches' dtype, and the query's where it is one of _QUERIES; the form of their scales)
 _STORES = (
     *((dtype, form) for dtype in FP8 for form in (None, "one", "heads", "tokens")),
     (INT8, "tokens"),
     *((query, form) for query in _QUERIES for form in (None, "one", "heads")),
 )
 FP8_QUERIES = tuple(store for store in _STORES if store[0] in _QUERIES)
-# The first value of an axis is the plain one: the feature is off. A chunk is (size, lookback).
+# The first value of an axis means that the feature is off. A chunk is (size, lookback).
 FEATURE_AXES: dict[str, tuple[Any, ...]] = {
     "alibi": (None, "linear", "sqrt", "zero"),
     "chunk": (None, (1, 0), (1, 1), (10, 3), ("page", 0), ("page", 1), (64, 0), (400, 0)),
@@ -52,7 +52,7 @@ FEATURE_AXES: dict[str, tuple[Any, ...]] = {
     "out_dtype": (None, *E4M3),
     "apart": (False, True),
 }  # fmt: skip
-# names of `feature_rules.CONTRADICTIONS` -> (axis, whether a value of it asks for that)
+# names of `feature_rules.CONTRADICTIONS` -> (axis, whether a value of it asks for that feature)
 _ASKS = {
     "sliding_window": ("window", lambda value: value is not None),
     "alibi_slopes": ("alibi", lambda value: value is not None),
@@ -63,7 +63,7 @@ _ASKS = {
     "cross": ("cross", bool),
     "not causal": ("causal", lambda value: not value),
 }  # fmt: skip
-# `cross` makes a case of `causal` not causal by itself
+# `cross` alone makes a case of `causal` not causal
 _CONTRADICTIONS = [
     both(*_ASKS[one], *_ASKS[other]) for one, other in CONTRADICTIONS if (one, other) != ("cross", "causal")
 ]
@@ -78,15 +78,15 @@ FEATURE_RULES: tuple[Rule, ...] = (
     both("cross", bool, "new_kv", bool),
     both("value_size", bool, "style", {"stacked"}.__contains__),
     both("store", FP8_QUERIES.__contains__, "new_kv", bool),
-    # x is 16 elements of one byte, which a head of 40 is no multiple of
+    # x is 16 elements of one byte, and a head of 40 is no multiple of 16
     both("store", _is_on, "style", {"x_packed"}.__contains__),
-    # one byte cannot be scaled by a fill
+    # a fill cannot scale a one-byte dtype
     both("store", _is_on, "fill", lambda fill: fill is not None and fill not in INVISIBLE),
 )
 
 
 def _spans(kind: str | None, lens: Lens, rng: random.Random) -> tuple[tuple[tuple[int, int], ...], ...] | None:
-    """Of every sequence; most of them among its queries."""
+    """The spans of every sequence; most lie among its queries."""
     if kind is None:
         return None
     spans = []
@@ -115,7 +115,7 @@ def _tree(size: int | None, rng: random.Random) -> tuple[int, ...] | None:
 
 
 def features_of(values: Values, lens: Lens, rng: random.Random) -> tuple[dict[str, Any], Lens]:
-    """What `common.cases.case.Case.of` is given for the axes of features, and the lengths of the case."""
+    """The arguments for `common.cases.case.Case.of`: the features' values and the lengths of the case."""
     store, form = values["store"] or (None, None)
     chunk, lookback = values["chunk"] or (None, 0)
     flags = values["non_causal"]
@@ -176,7 +176,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "fill": (None, *FILLS),
 }  # fmt: skip
 ALL_AXES = AXES | FEATURE_AXES
-LARGE_HEAD = 256  # of draws; larger heads are the named cases'
+LARGE_HEAD = 256  # the largest drawn head; named cases have larger ones
 RANGES = {  # axis: (least, most, multiple of), drawn log-uniform
     "query": (1, 70, 1), "context": (1, 400, 1), "ratio": (1, 24, 1), "kv_heads": (1, 5, 1), "page": (8, 1024, 8),
     "head_size": (8, LARGE_HEAD, 8), "window": (1, 300, 1), "pad_tokens": (1, 40, 1), "extra_columns": (1, 40, 1),
@@ -192,11 +192,11 @@ def _past_a_tile(tile: int | None, size: int | None) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
-    # moved pages must be in one sequence's use
+    # only a page of one sequence can be moved
     both("arrange", _MOVE_PAGES.__contains__, "shared_pages", bool),
-    # x is 16 bytes, which an odd offset would cut apart
+    # x is 16 bytes, which an odd offset would split
     both("style", {"x_packed"}.__contains__, "arrange", {layouts.unaligned}.__contains__),
-    # P V would be a subnormal in fp32, which GPUs flush to 0
+    # P V would be subnormal in fp32, and GPUs flush it to 0
     both("sinks", {"heavy"}.__contains__, "fill", {"values-tiny"}.__contains__),
     Rule("tile", "head_size", _past_a_tile),
     Rule("tile", "value_size", _past_a_tile),
@@ -205,7 +205,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def may_go_together(some: Values) -> bool:
-    """Whether these values of some axes make a case, whatever the other axes are."""
+    """Whether these values of some axes allow a case for some values of the other axes."""
     return not any(rule.broken(some) for rule in RULES)
 
 
@@ -221,9 +221,9 @@ def _feature_pairs() -> Rows:
 
 @lru_cache(maxsize=1)
 def _triples() -> list[Values]:
-    """Every triple of the four axes of _TRIPLED, in as many rows as the three largest have triples.
+    """Every triple of the four axes of _TRIPLED, in as many rows as the three largest axes have triples.
 
-    The page follows from the sum of the other three places: with two of them held, the third takes it through all.
+    The page follows from the sum of the other three places: with two of them fixed, the third runs through all pages.
     """
     pages, *others = (AXES[axis] for axis in _TRIPLED)
     rows = []
@@ -235,17 +235,17 @@ def _triples() -> list[Values]:
 
 
 def num_pairs() -> int:
-    """How many seeds, from 0, cover every pair."""
+    """The number of seeds, from 0, that cover every pair."""
     return len(_pairs())
 
 
 def num_triples() -> int:
-    """How many seeds behind those cover every triple of page, context, query and ratio."""
+    """The number of further seeds that cover every triple of page, context, query and ratio."""
     return len(_triples())
 
 
 def num_feature_pairs() -> int:
-    """How many seeds behind those cover every pair with a value of a feature."""
+    """The number of further seeds that cover every pair with a value of a feature."""
     return len(_feature_pairs())
 
 
@@ -255,7 +255,8 @@ def log_uniform(rng: random.Random, least: int, most: int, multiple: int = 1) ->
 
 
 def _draw(rng: random.Random, axis: str, given: Values) -> Any:
-    """A value of one axis beside those that are given: half of them plain, so that failures stay readable."""
+    """A value of one axis, given those of others. Half of the draws take the plain value, so that failures stay
+    readable."""
     if axis in FEATURE_AXES:
         return rng.choice(FEATURE_AXES[axis]) if rng.random() < 1 / 8 else FEATURE_AXES[axis][0]
     if axis in RANGES and rng.random() < 0.3 and not any(name in given for name in _TRIPLED):
@@ -284,7 +285,7 @@ def values_of(seed: int) -> Values:
 
 
 def fewer_keys(query: int) -> int:
-    """Of a sequence with fewer keys than queries."""
+    """The seq_len of a sequence with fewer keys than queries."""
     return query // 3
 
 
@@ -321,7 +322,7 @@ def _companions(rng: random.Random, kind: str) -> list[tuple[int, int]]:
 
 
 def random_case(seed: int) -> Case:
-    """The case of a seed, a non-negative integer. Raises ValueError for another one."""
+    """The case of a seed. Raises ValueError unless the seed is a non-negative integer."""
     values = values_of(seed)
     rng = random.Random(~seed)
     page, ratio, kv_heads = values["page"], values["ratio"], values["kv_heads"]

@@ -1,4 +1,4 @@
-"""A kernel on a case, launched and judged: everything that it wrote, and all that it should have left alone."""
+"""Launch a kernel on a case and judge it: everything that it wrote, and everything that it must not change."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from common.spec.kernel import Capacity, Kernel, Precision, planned
 
 
 def ready(kernel: Any, batch: PagedBatch, features: Features, config: Any) -> Any:
-    """The workspace with which `kernel.launch` serves this batch: made for its sizes, and planned."""
+    """The planned workspace with which `kernel.launch` serves this batch."""
     return planned(kernel, batch, features, config, kernel.workspace(batch.shape, Capacity.of(batch), config))
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The checker's verdict on what was written, and a sentence for each thing that was damaged beside it."""
+    """The checker's verdict on the output, and a sentence for each thing that was damaged."""
 
     verdict: Verdict
     damage: list[str]
@@ -40,7 +40,7 @@ class Judgement:
 
     @property
     def rule(self) -> str:
-        """What rejects it: the tier of the checker, "exact", or "untouched" for damage alone; "-" when ok."""
+        """The rule that rejects it: the checker's tier, "exact", or "untouched" for damage alone; "-" when ok."""
         if self.verdict.ok:
             return "untouched" if self.damage else "-"
         return "exact" if math.isinf(self.verdict.worst) else RULES[self.verdict.rule]
@@ -48,10 +48,10 @@ class Judgement:
 
 @dataclass
 class Trial:
-    """One launch on a batch between guards, before it and after it: whoever launches writes to `out` and `lse`.
+    """One launch on a batch between guards. The caller launches, writing to `out` and `lse`.
 
-    structured: whether the checker may not assume independent rounding errors. lse: None where none is asked for.
-    before: the inputs as they are when the trial is made. poison: what the outputs are filled with.
+    structured: whether the checker must not assume independent rounding errors. lse: None where none is asked for.
+    before: the inputs when the trial is made. poison: what fills the outputs.
     """
 
     batch: PagedBatch
@@ -83,7 +83,8 @@ class Trial:
         kernel.launch(self.batch, self.features, self.out, config, workspace, **self._lse)
 
     def judge(self, contract: Precision, expected: Expected | None = None) -> Judgement:
-        """What was written, against the reference: of the inputs as they are now, where nobody took it before."""
+        """Judge the output against the reference, which is computed from the current inputs unless `expected` is
+        given."""
         given = (self.batch, self.features)
         expected = expected or reference(*given)
         verdict = check(self.out, self.lse, *given, contract, expected, structured=self.structured)
