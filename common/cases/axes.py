@@ -33,7 +33,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "mix": ("decodes", "prompts", "mixed", "empty", "long", "padded", "last empty"),
     "place": ("first", "last", "middle"),
     "ratio": (2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 24, 32, 48, 64, 96),
-    "kv_heads": (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 32, 33, 96),
+    "kv_heads": (2, 1, 3, 4, 5, 7, 8, 9, 12, 16, 32, 33, 96),
     "head_size": (
         32, 8, 16, 24, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 160, 192, 200, 224, 248, 256, 264,
         320, 512,
@@ -144,6 +144,10 @@ def _most(value: Any) -> int:
     return DRAWN[value][1] if value in DRAWN else value if isinstance(value, int) else 0
 
 
+def _least(value: Any) -> int:
+    return DRAWN[value][0] if value in DRAWN else value if isinstance(value, int) else 0
+
+
 def _past(most: int) -> Callable[[Any, Any], bool]:
     return lambda one, other: _most(one) * _most(other) > most
 
@@ -213,9 +217,19 @@ SHOWS: tuple[Rule, ...] = (
     both("non_causal", _on, "query", lambda query: _most(query) < 2),
     both("scale_factor", lambda factor: factor != 1.0, "store", _unscaled),
     both("key_scale_factor", lambda factor: factor != 1.0, "store", _unscaled),
+    # a context of two pages
+    Rule("page", "context", lambda page, context: context != "page + 1" and 16 < page >= _least(context)),
     # a draft of as many tokens
     Rule("tree", "query", lambda tree, query: (tree or 0) > 9 and not tree <= _most(query) < 400),
 )  # fmt: skip
+
+
+def tells(values: Values) -> bool:
+    """Whether a wrong page or a wrong KV head of the sequence that is looked at gives another result."""
+    pages = values["context"] == "page + 1" or _least(values["query"]) + _least(values["context"]) > values["page"]
+    return pages and values["query"] != 0 and min(values["ratio"], values["kv_heads"]) > 1
+
+
 _LIVE = 20  # sequences of a padded batch that have tokens
 
 

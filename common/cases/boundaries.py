@@ -45,15 +45,13 @@ FIXED: dict[str, tuple[Any, ...]] = {
     ),
     "ratio": _joined(range(1, 34), around(1, 128), published.ratios(), most=RATIO),
     "kv_heads": _joined(range(1, 21), around(1, 128), published.kv_heads(), most=RATIO),
-    "head_size": (*range(8, 257, 8), 264, 288, 320, 352, 384, 416, 448, 480, 504, 512),
+    "head_size": tuple(range(8, MAX_HEAD_SIZE + 1, 8)),
     "page": _joined(
-        range(8, 129, 8), range(144, 289, 16), _multiples(8, published.PAGES, around(128, 1024)), most=2096
+        range(8, 129, 8), range(144, 513, 16), _multiples(8, published.PAGES, around(128, 1024)), most=2096
     ),
     "window": _WINDOWS,
     "chunk": tuple((size, number % 4 if size < 2000 else number % 2) for number, size in enumerate(_CHUNKS)),
-    "value_size": (
-        *range(8, 81, 8), 96, 104, 112, 120, 128, 136, 160, 192, 200, 224, 256, 264, 320, 384, 512,
-    ),
+    "value_size": tuple(range(8, MAX_HEAD_SIZE + 1, 8)),
     "tree": _joined(range(1, 10), around(16, 128), (24, 48, 60), most=129),
     "shared_pages": (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 64, 65, 100),
     "pad_tokens": _joined(range(18), around(1, 256), most=512),

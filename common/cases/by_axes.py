@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import cycle
 from typing import Any
 
@@ -33,6 +33,7 @@ from common.cases.axes import (
     SHOWS,
     beside,
     cheap,
+    tells,
 )
 from common.cases.case import Case
 from common.cases.covering import Rows, Rule, Values, covering
@@ -70,11 +71,12 @@ REGIMES: dict[str, dict[str, tuple[Any, ...]]] = {
 _ABILITIES = {axis: MASKS[axis] for axis in MASKS if axis not in ("query", "context")}
 ABILITIES: dict[str, tuple[Any, ...]] = _ABILITIES | {
     "value_size": (None, 48, 64), "out_dtype": (None, FP8[0]), "new_kv": (False, True), "lse": AXES["lse"],
-    "dtype": DTYPES,
+    "dtype": DTYPES, "sinks": (None, "near", "some"),  # one that weighs as much as all keys, however many they are
 }  # fmt: skip
 
 
 _TINY = {"kv_heads": (1,), "ratio": (1,), "head_size": (8,)}
+_SMALLEST = _TINY | {"kv_heads": (2,), "ratio": (2,)}  # in which a wrong KV head shows
 _ROWS = {
     15: (5, 3),
     16: (4, 4),
@@ -93,7 +95,7 @@ _ROWS = {
 
 def _graph(count: int) -> dict[str, tuple[Any, ...]]:
     """A captured batch of so many sequences, few of which have tokens."""
-    return _TINY | {"sequences": (count,), "mix": ("padded",), "place": ("last",), "context": (64, 129),
+    return _SMALLEST | {"sequences": (count,), "mix": ("padded",), "place": ("last",), "context": (64, 129),
                     "page": (16, 24)}  # fmt: skip
 
 
@@ -123,7 +125,8 @@ PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
     _graph(1025),
     _TINY | {"context": (65_540,), "query": (1,), "page": (512,), "sequences": (1, 2)},
     _TINY | {"query": (2050,), "context": (0,), "page": (64,), "sequences": (1,)},
-    _TINY | {"spare_pages": (33_000,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2)},
+    _SMALLEST | {"spare_pages": (66_000,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2)},
+    _SMALLEST | {"spare_pages": (33_000,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2)},
     {"shared_pages": (65,), "mix": ("long",), "page": (8,), "context": (1100,), "sequences": (3,), "query": (1, 3)},
 )  # fmt: skip
 STRANGE = (  # in addition at `full`: dearer ones
@@ -133,7 +136,7 @@ STRANGE = (  # in addition at `full`: dearer ones
     *map(_graph, published.GRAPHS[3:]),
     _TINY | {"context": (131_080,), "query": (1,), "page": (1024,), "sequences": (1,), "kv_heads": (1,)},
     _TINY | {"query": (4099,), "context": (0,), "page": (64,), "sequences": (1,)},
-    _TINY | {"spare_pages": (2**20 + 9,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2),
+    _SMALLEST | {"spare_pages": (2**20 + 9,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2),
              "dtype": (torch.float16,)},
 )  # fmt: skip
 # Every number while it is small; at `full`.
@@ -146,10 +149,14 @@ WIDE: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
+# Rows that hold every value of some axes, each where a mistake at it shows.
+_showing = partial(covering, rules=(*RULES, *SHOWS), strength=1, cheap=cheap, tells=tells)
+
+
 @lru_cache(maxsize=1)
 def _smoke() -> Rows:
     """Of every value, of every pair of the mask's few and of what changes between calls, and of every place."""
-    values = covering(EVERY, (*RULES, *SHOWS), seed=7, strength=1, plain=True, cheap=cheap)
+    values = _showing(EVERY, seed=7, plain=True)
     masks = covering(MASKED, MASK_RULES, seed=11, of={*MASKS, "change"})
     return values + masks + _regimes() + _placed(PLACES, "place")
 
@@ -202,8 +209,8 @@ def _rest() -> Rows:
     company, and of every small number."""
     triples = covering(MASKED, MASK_RULES, seed=12, of=MASKS, strength=3)
     pairs = covering(AXES, PAIR_RULES, seed=5, plain=True)
-    again = [row for seed in (17, 18) for row in covering(EVERY, (*RULES, *SHOWS), seed=seed, strength=1, cheap=cheap)]
-    wide = covering(beside(WIDE), (*RULES, *SHOWS), seed=19, strength=1, of=WIDE, plain=True, cheap=cheap)
+    again = [row for seed in (17, 18) for row in _showing(EVERY, seed=seed)]
+    wide = _showing(beside(WIDE), seed=19, of=WIDE, plain=True)
     return triples + pairs + again + wide + _placed(STRANGE, "strange")
 
 
@@ -216,9 +223,7 @@ def _of_seed(seed: int, level: str) -> Rows:
     rng = random.Random(f"drawn {seed} {level}")
     values = {axis: tuple(boundaries.drawn(axis, rng) for _ in range(DRAWN_VALUES[level])) for axis in boundaries.DRAWN}
     axes = AXES | {axis: tuple(dict.fromkeys((*AXES[axis][:2], *some))) for axis, some in values.items()}
-    rows = covering(
-        axes, (*RULES, *SHOWS), seed=seed, strength=1, of=values, plain=level == "smoke", drop=True, cheap=cheap
-    )
+    rows = _showing(axes, seed=seed, of=values, plain=level == "smoke", drop=True)
     if level == "full":
         few = MASKED | {axis: axes[axis][:5] for axis in values}
         rows = _of_seed(seed, "smoke") + rows + covering(few, PAIR_RULES, seed=seed, of=values, drop=True)

@@ -18,6 +18,7 @@ from torch import Tensor
 from common.cases.batch import fill_new_tokens
 from common.cases.case import Case
 from common.cases.company import in_company, orders
+from common.cases.swept import sweep
 from common.oracle.integrity import differing, inputs_of
 from common.spec import Features, PagedBatch, is_per_token
 from common.spec.metadata import cdiv, lens_of
@@ -194,7 +195,8 @@ def _kept(names: tuple[str, ...], inputs: dict[str, Tensor]) -> Iterator[None]:
 
 def calls(case: Case, batch: PagedBatch, features: Features) -> Iterator[Call]:
     """The four calls, each valid until the next is asked for; behind the last the inputs are as in the first. In a case
-    of company as many more as `company.orders` has, and two that repeat the first."""
+    of company as many more as `company.orders` has, and two that repeat the first; in one that sweeps a number, one of
+    each value."""
     change = change_of(case, batch, features)
     if change == "table":
         _prepare(batch, features)
@@ -207,6 +209,9 @@ def calls(case: Case, batch: PagedBatch, features: Features) -> Iterator[Call]:
     yield Call("call 4, the values of call 1", batch, features, again=True)
     if case.company:
         yield from _in_company(batch, features)
+    if case.sweep:
+        for number, (words, other) in enumerate(sweep(case, features), 5):
+            yield Call(f"call {number}, {words}", batch, other)
 
 
 def _in_company(batch: PagedBatch, features: Features) -> Iterator[Call]:

@@ -34,7 +34,8 @@ class Case:
     memory, one of `layouts.STRIDES`. change: what alone is another in the call that changes one thing
     (`common.cases.calls`); None: by the case's name. lse: how the LSE lies in memory, one of LSE_STYLES, where
     a kernel has it; None: none is asked for. company: some of the sequences are asked alone and with others, too
-    (`common.cases.company`).
+    (`common.cases.company`). sweep: a number that is asked with many values, one of `swept.WORDS`
+    (`common.cases.swept`).
     """
 
     name: str
@@ -72,6 +73,7 @@ class Case:
     change: str | None = None
     lse: str | None = "rows"
     company: bool = False
+    sweep: str | None = None
 
     @classmethod
     def of(cls, name: str, numbers: tuple[int, ...], lens: tuple[tuple[int, int], ...], **options: Any) -> Case:

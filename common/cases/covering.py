@@ -17,8 +17,8 @@ Values = dict[str, Any]  # one value per axis, or of some axes
 Rows = list[Values]
 Axes = Mapping[str, tuple[Any, ...]]
 Pair = tuple[str, int, str, int]  # axis and place of its value, twice, in the order of the axes
-CHOICES = 10  # rows through one value, of which the one that holds most is taken
-TRIES = 100  # orders of the axes in which a row is completed before what it begins with is refused
+CHOICES = 5  # rows through one value, of which the one that holds most is taken
+TRIES = 40  # orders of the axes in which a row is completed before what it begins with is refused
 
 
 class Rule(NamedTuple):
@@ -159,9 +159,26 @@ class _Array:
         """How much of what is missing a row has."""
         return int(self.missing[self._within(row)].sum())
 
+    def best(
+        self, rows: Iterable[dict[str, int]], choices: int, tells: Callable[[Values], bool]
+    ) -> dict[str, int] | None:
+        """Of the first `choices` that tell the one with most of what is missing; the first of all where none does."""
+        first, telling = None, []
+        for row in rows:
+            first = first or row
+            if tells(self.values(row)):
+                telling.append(row)
+            if len(telling) == choices:
+                break
+        return max(telling, key=self.gain, default=first)
+
     def hold(self, row: dict[str, int]) -> None:
         """What a row has is no longer missing."""
         self.missing[self._within(row)] = False
+
+
+def _any(_: Values) -> bool:
+    return True
 
 
 def covering(
@@ -173,27 +190,30 @@ def covering(
     plain: bool = False,
     drop: bool = False,
     cheap: Callable[[Values], bool] | None = None,
+    tells: Callable[[Values], bool] | None = None,
 ) -> Rows:
     """Rows of one value per axis that hold every value (strength 1), legal pair (2) or legal triple (3).
 
     A triple is legal where its pairs are. Raises ValueError for what no row can hold; drop: leaves it out.
     of: only values and pairs with a value of one of these axes need be held, and triples of three of them.
     cheap: a row for which it does not hold is made plainer, axis by axis, until it does.
+    tells: a row for which it does not hold is taken only where what it begins with allows no other, and holds no more.
     plain: where several values of an axis add as much, the first one is taken if it is among them, else any.
     """
     array, rng, rows = _Array(axes, rules, strength, of), random.Random(seed), []
     while (left := array.left()).size:
         start = array.at[left[rng.choice(range(left.size))]].tolist()
-        thrifts = (number / TRIES if cheap else 0.0 for number in range(TRIES))
+        thrifts = (number / TRIES if cheap or tells else 0.0 for number in range(TRIES))
         made = filter(None, (array.complete(start, rng, plain, thrift) for thrift in thrifts))
         made = (row for row in made if cheap is None or cheap(array.values(row)))
-        row = max(itertools.islice(made, CHOICES if strength == 1 else 1), key=array.gain, default=None)
+        row = array.best(made, CHOICES if strength == 1 else 1, tells or _any)
         if row is None and drop:
             array.mark(np.array([start]), False)
             continue
         if row is None:
             found = [array.named[at] for at in start]
             raise ValueError(f"axes: found {found}, which no row can hold, allowed what one can")
-        array.hold(row)
+        told = tells is None or tells(array.values(row))
+        array.hold(row if told else dict(array.named[at] for at in start))
         rows.append(array.values(row))
     return rows

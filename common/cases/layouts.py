@@ -54,6 +54,13 @@ def reversed_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
     return _renumber(batch, _order(batch, _pages(batch)[::-1]))
 
 
+def page_runs(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Four pages of a sequence are consecutive, and its next four lie before them."""
+    used = [row[:count].tolist() for row, count in zip(batch.block_table, _used(batch), strict=True)]
+    runs = [pages[at : at + 4] for pages in used for at in range(0, len(pages), 4)]
+    return _renumber(batch, _order(batch, [page for run in runs[::-1] for page in run]))
+
+
 def last_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
     """Give the used pages the highest ids of the pool. Only they are moved, so that a pool of gigabytes is not
     copied."""

@@ -446,7 +446,7 @@ _NUMBERED: tuple[Case, ...] = (
     named("table-rows-int32", 73, arrange=layouts.table_rows, dtype=H),
     named("table-rows-int64", 73, arrange=layouts.table_rows, table_dtype=torch.int64),
     named(
-        "page-id-beyond-16-bits", 74, lens=_TWO, heads=ONE_HEAD, head_size=8, block_size=8, spare_pages=65600,
+        "page-id-beyond-16-bits", 74, lens=_TWO, head_size=8, block_size=8, spare_pages=65600,
         arrange=layouts.last_pages,
     ),
     named(

@@ -3,13 +3,14 @@
 Run by its path as `python -I -S enter.py PLAN PROGRAM...`: standard library only, and nothing of the environment's or
 of a folder's. PLAN is JSON: uid, gid, groups, `reading` (whether it keeps the one capability to read and search what is
 closed to others), and `look`: paths to open as that user. With `look` those that do not open are printed, one a line,
-and no program is run.
+and no program is run. With `end` every other process of that user is ended, and none is run.
 """
 
 import ctypes
 import json
 import os
 import resource
+import signal
 import stat
 import sys
 
@@ -56,6 +57,9 @@ def closed(path):
 def main():
     plan, program = json.loads(sys.argv[1]), sys.argv[2:]
     become(plan["uid"], plan["gid"], plan["groups"], plan["reading"])
+    if plan.get("end"):
+        os.kill(-1, signal.SIGKILL)
+        return
     if not program:
         print(*filter(closed, plan["look"]), sep="\n")
         return

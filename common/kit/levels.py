@@ -27,6 +27,7 @@ from common.cases.fills import FILLS, planted
 from common.cases.named import CASES
 from common.cases.random_cases import num_pairs, random_case
 from common.cases.signed import OFTEN, SIGNED
+from common.cases.swept import SWEPT
 from common.kit.possible import ensure_in_range, ensure_possible
 from common.spec import SpecError
 from common.spec.paged_batch import DTYPES
@@ -35,6 +36,8 @@ _TWO_HEADS = {"heads": (2, 1)}
 # Longer than any case that is not large, and scratch that a longer batch left behind.
 LONG = named("keys-4500", lens=((1, 4500), (1, 40)), **_TWO_HEADS)
 LONG_PLANTED = named("keys-4500-planted", lens=((1, 4500), (3, 300), (1, 40)), head_size=128, fill=planted)
+LENGTHS = named("lengths-1-to-200", lens=decodes(*range(1, 201)), head_size=16, block_size=8)  # in one batch
+RUNS = named("pages-in-runs", lens=((1, 300), (20, 90), (3, 200)), block_size=8, arrange=layouts.page_runs)
 AFTER_LONGER = named("scratch-after-longer", lens=decodes(45, 20), **_TWO_HEADS)
 AFTER_MORE = named("scratch-after-more", lens=decodes(45, 20), **_TWO_HEADS)
 BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the same process
@@ -42,8 +45,8 @@ BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the s
     AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
 }
 ELSEWHERE = "prefill-and-decode-alternate"  # whose first call is repeated in another process
-_OWN = (LONG, LONG_PLANTED, AFTER_LONGER, AFTER_MORE)
-KIT_CASES = tuple(case for case in (*CASES, *_OWN, *SIGNED) if case.refused is None)
+_OWN = (LONG, LONG_PLANTED, LENGTHS, RUNS, AFTER_LONGER, AFTER_MORE)
+KIT_CASES = tuple(case for case in (*CASES, *_OWN, *SIGNED, *SWEPT) if case.refused is None)
 BY_NAME = {case.name: case for case in KIT_CASES}
 # Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
 SMOKE = (
@@ -59,7 +62,7 @@ SMOKE = (
     "invariant-decodes", "invariant-prompt", "invariant-shared-prefix", "values-keys-past-fp16",
     "values-logits-far-below",
     "values-seen-nan", "values-seen-inf", "keys-seen-nan", "fp8-values-seen-nan",
-    *(case.name for case in OFTEN),
+    *(case.name for case in (*OFTEN, *SWEPT)), LENGTHS.name, RUNS.name,
 )  # fmt: skip
 LEVELS = ("first", "smoke", "full")
 # Cases that `compare study mutation --first` chose, each by its fields: it stays itself, whatever becomes of the axes.
@@ -85,8 +88,8 @@ def level(name: str, seed: int = 0) -> Iterator[str]:
 
 
 def _dtypes(case: Case) -> tuple[torch.dtype, ...]:
-    """In which a case is asked at `full`: those of values that do not cancel, which are long, in their own."""
-    return (case.dtype,) if case in SIGNED else DTYPES
+    """In which a case is asked at `full`: in their own, where it is long."""
+    return (case.dtype,) if case in (*SIGNED, *SWEPT) else DTYPES
 
 
 def is_made(case: Case) -> bool:
@@ -97,7 +100,8 @@ def is_made(case: Case) -> bool:
 _DTYPES = ("dtype", "table_dtype", "kv_dtype", "fp8_query", "out_dtype")
 _INTEGERS = ("tree", "non_causal")
 _FLOATS = ("softcap", "loud", "scale_factor", "key_scale_factor", "out_scale", "softmax_scale")
-_WORDS = ("style", "sinks", "alibi", "scales", "query_style", "key_style", "value_style", "out_style", "change", "lse")
+_STYLES = ("style", "query_style", "key_style", "value_style", "out_style")
+_WORDS = (*_STYLES, "sinks", "alibi", "scales", "change", "lse", "sweep")
 
 
 @dataclass(frozen=True)
@@ -254,7 +258,7 @@ _OFF: tuple[dict[str, Any], ...] = (
     {"out_dtype": None, "out_scale": PLAIN.out_scale}, {"batch_invariant": False}, {"apart": False},
     {"softmax_scale": None}, {"query_style": None}, {"key_style": None}, {"value_style": None}, {"out_style": None},
     {"change": None}, {"lse": "rows"}, {"flag": 1}, {"scale_factor": 1.0}, {"key_scale_factor": 1.0},
-    {"company": False},
+    {"company": False}, {"sweep": None},
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -16,10 +17,13 @@ from functools import cache
 from glob import glob
 from pathlib import Path
 
-from common.process import started
+from common.process import Lost, once, started
 
 LINUX = sys.platform.startswith("linux")
+ENTER = Path(__file__).resolve().parent / "enter.py"
 END_S = 10.0  # in which the last of them must be gone
+RELAY_S = 0.5  # in which orphans that end must have had their last one
+FAST = 20  # times that processes are ended one by one, before all of their user are
 _SUBREAPER, _DUMPABLE = 36, 4  # of linux/prctl.h
 
 
@@ -44,25 +48,41 @@ def _adopted(me: int) -> frozenset[int]:
 def left(pid: int, user: int | None = None) -> list[int]:
     """What lives below a child and is not it, orphans too; a zombie without threads does not live.
 
-    user: that of the child alone, by which its orphans are told from those of others.
+    user: that of the child alone, by which its orphans are told from those of others. Orphans that had ended when they
+    were found may have started others before: it looks again until there is none, and after RELAY_S takes them for a
+    process that goes on in the next one.
     """
-    below = _below(pid) if pid in _children(os.getpid()) else set()  # else it has ended, and may be somebody's number
-    orphans = {one for one in _orphans() if user is None or _user(one) in (user, None)}
-    return sorted(one for one in below | orphans if _lives(one))
+    deadline = time.monotonic() + RELAY_S
+    while True:
+        # where it has ended, its number may be somebody's
+        below = _below(pid) if pid in _children(os.getpid()) else set()
+        orphans = {one for one in _orphans() if user is None or _user(one) in (user, None)}
+        living = sorted(one for one in below | orphans if _lives(one))
+        if living or not orphans or time.monotonic() > deadline:
+            return living or sorted(orphans)
 
 
 def end(pid: int, user: int | None = None) -> list[int]:
     """End a child and all that `left` finds; those that do not end."""
-    deadline = time.monotonic() + END_S
+    begun, rounds = time.monotonic(), 0
     while True:
         if pid in _children(os.getpid()):
             _kill(pid)
-        found = left(pid, user)
+        found, rounds = left(pid, user), rounds + 1
         for one in found:
             _kill(one)
-        if not found or time.monotonic() > deadline:
+        if not found or time.monotonic() > begun + END_S:
             return found
+        if user is not None and rounds > FAST:
+            _end_all_of(user)
         time.sleep(0.001)
+
+
+def _end_all_of(user: int) -> None:
+    """At one moment, as the user that they are of: none starts another meanwhile."""
+    plan = json.dumps({"uid": user, "gid": user, "groups": [], "reading": False, "end": True})
+    with contextlib.suppress(Lost, OSError):
+        once([sys.executable, "-I", "-S", str(ENTER), plan], {}, b"", END_S)
 
 
 def _kill(pid: int) -> None:

@@ -13,6 +13,7 @@ from common.cases.batch import CacheStyle
 from common.cases.calls import CHANGES
 from common.cases.case import LSE_STYLES, Case, build
 from common.cases.layouts import STRIDES
+from common.cases.swept import WORDS
 from common.spec import SpecError
 from common.spec.metadata import cdiv
 from common.spec.validation import validate
@@ -30,6 +31,7 @@ _WORDS = {
     "scales": get_args(ScaleForm),
     "change": tuple(CHANGES),
     "lse": LSE_STYLES,
+    "sweep": WORDS,
 } | dict.fromkeys(("query_style", "key_style", "value_style", "out_style"), STRIDES)
 
 

@@ -6,17 +6,26 @@ kills a second of an interpreted kernel, again and again; `written` is common/ki
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from common.cases.case import Case
+from common.cases.swept import sweep
 from common.kit import levels
+from common.spec import SpecError
 
-MOST_S = 5.0  # of a case: the budget is for many
+MOST_S, QUICK_S = 5.0, 2.5  # of a case: the budget is for many; of one that was made slim
+FEW = 20  # keys of a sequence of such a one
 ENOUGH = 3  # cases that reject a kernel: it is not asked of others
+# Many values in few calls.
+MANY = (
+    "swept-window@lens=1/40@heads=2/1", "swept-chunk@lens=1/40@heads=2/1",
+    f"lengths-1-to-200@lens={'.'.join(f'1/{keys}' for keys in range(1, 35))}@heads=2/1",
+)  # fmt: skip
 # Of faults that begin behind thousands of keys, in few steps.
 LONG = (
     "keys-4500@lens=1/2605", "keys-4500@lens=1/2605@heads=1/1@dtype=float32@softcap=2.0@sinks=near",
@@ -24,19 +33,42 @@ LONG = (
     "keys-4500-planted@lens=1/2605@heads=1/1", "keys-4500@lens=2/2305@heads=1/1@block_size=24",
 )  # fmt: skip
 # Of a naive Triton kernel, interpreted: a program a query token and head, 32 keys a step.
-STEP_S, CASE_S, CALLS, KEYS, BESIDE = 4e-3, 0.3, 4, 32, 2
+STEP_S, CALL_S, CALLS, KEYS, BESIDE = 4e-3, 0.075, 4, 32, 2
 
 
 def seconds(case: Case) -> float:
-    """Processor time of a case: of an interpreted kernel's steps, in four calls."""
+    """Processor time of a case: of an interpreted kernel's steps, in all calls."""
     steps = sum(query_len * (seq_len / KEYS + BESIDE) for query_len, seq_len in case.lens) * case.heads[0]
-    return CASE_S + CALLS * STEP_S * steps
+    calls = CALLS + (len(list(sweep(case, case.features()))) if case.sweep else 0)
+    return calls * (CALL_S + STEP_S * steps)
+
+
+def slim(case: Case) -> Iterator[Case]:
+    """The case with its longest sequence as it is, and the others of a token and few keys; then with few heads too."""
+    longest = max(range(len(case.lens)), key=lambda seq: case.lens[seq][1], default=0)
+    lens = tuple(one if seq == longest else (min(one[0], 1), min(one[1], FEW)) for seq, one in enumerate(case.lens))
+    yield case.but(lens=lens)
+    ratio, kv_heads = min(2, case.heads[0] // case.heads[1]), min(2, case.heads[1])
+    yield case.but(lens=lens, heads=(ratio * kv_heads, kv_heads))
+
+
+def _slim(case: Case) -> str | None:
+    """The first of `slim` that is quick and possible."""
+    for one in slim(case):
+        if seconds(one) <= QUICK_S:
+            with contextlib.suppress(SpecError):
+                name = levels.write(one)
+                levels.read(name)
+                return name
+    return None
 
 
 def candidates() -> list[str]:
-    """Cheap cases of smoke, and LONG; the cheapest first."""
-    cases = {name: levels.read(name) for name in (*levels.level("smoke"), *LONG)}
+    """Cheap cases of smoke, dearer ones made slim, LONG and MANY; the cheapest first."""
+    cases = {name: levels.read(name) for name in (*levels.level("smoke"), *LONG, *MANY)}
     cost = {name: seconds(case) for name, case in cases.items() if not case.large}
+    dear = (cases[name] for name in cost if cost[name] > QUICK_S and not cases[name].sweep)
+    cost |= {name: seconds(levels.read(name)) for name in filter(None, map(_slim, dear))}
     return sorted((name for name in cost if cost[name] <= MOST_S), key=lambda name: (cost[name], name))
 
 

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
+from common.cases.calls import calls
 from common.kit.fitting import fitted
 from common.kit.inside import Asked
 from common.kit.isolated import limit_memory
 from common.kit.levels import is_made, read
 from common.mutants import emulation
-from common.mutants.emulation import At, Schedule
+from common.mutants.emulation import Schedule
 from common.mutants.families import families, meets, places
 from common.mutants.operators import Made, load, made
 
@@ -66,19 +67,20 @@ def asked(expression: str, seed: int = 0) -> Asked | None:
     return None if case.asked - SUPPORTS or case.large else Asked.of(case, seed)
 
 
-def judged(case: Asked, module: Any) -> tuple[bool, str]:
+def judged(case: Asked, module: Any, later: bool) -> tuple[bool, str]:
     """Whether a kernel gives other bits than the emulation, and what the kit says against it. One without a memory that
-    gives the same is right here, and most of those that live do: it is not called again."""
+    gives the same in the first call is right here, and most of those that live do: it is not called again. later: its
+    limit holds in other calls."""
     launch = launcher(module)
     differs = not case.same_as_right(launch, launcher(emulation))
-    return differs, case.why_not(launch) if differs or hasattr(module, "_MEMORY") else ""
+    return differs, case.why_not(launch) if differs or later or hasattr(module, "_MEMORY") else ""
 
 
-def guarded(case: Asked, module: Any) -> tuple[bool, str]:
+def guarded(case: Asked, module: Any, later: bool) -> tuple[bool, str]:
     """The result of `judged`, or the error that the kernel raised."""
     try:
         signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
-        return judged(case, module)
+        return judged(case, module, later)
     except Exception as error:
         return True, f"raised {type(error).__name__}: {' '.join(str(error).split())[:150]}"
     finally:
@@ -89,17 +91,25 @@ def say(**told: Any) -> None:
     print(json.dumps(told), flush=True)
 
 
-def _places(case: Asked | None) -> list[At]:
-    return places(case.batch, case.features, Schedule(TILE, SEGMENTS)) if case else []
+def reached(case: Asked, kernels: dict[int, Made]) -> tuple[set[int], set[int]]:
+    """Of these kernels those whose limit holds somewhere in the first call, and in a later one."""
+    first: set[int] = set()
+    later: set[int] = set()
+    for number, call in enumerate(calls(case.case, case.batch, case.features)):
+        there = places(call.batch, call.features, Schedule(TILE, SEGMENTS))
+        found = later if number else first
+        found |= {one for one, kernel in kernels.items() if one not in found and meets(kernel, there)}
+    return first, later
 
 
 def serve(request: dict[str, Any]) -> None:
     case = asked(request["case"])
     kernels = kernels_of(request["count"], request["families"], request["seed"])
-    there = _places(case)
-    for number in request["alive"] if case else ():
-        kernel = kernels[number]
-        if not request["whole"] and not meets(kernel, there):
+    alive = {number: kernels[number] for number in request["alive"]} if case else {}
+    limited = {number: kernel for number, kernel in alive.items() if kernel.limit and not request["whole"]}
+    first, later = reached(case, limited) if limited else (set(), set())
+    for number, kernel in alive.items():
+        if number in limited and number not in first | later:
             continue
         say(at=number)
         try:
@@ -107,14 +117,13 @@ def serve(request: dict[str, Any]) -> None:
         except Exception as error:
             say(killed=number, why=f"raised {type(error).__name__} when it was loaded")
             continue
-        differs, why = guarded(case, module)
+        differs, why = guarded(case, module, number in later - first)
         if why:
             say(killed=number, why=why[:300])
         elif differs:
             say(differs=number)
         if "changed its input" in why or "wrote outside" in why or why.startswith("raised"):
             case = asked(request["case"])  # its inputs are no longer what they were
-            there = _places(case)
     say(done=request["case"])
 
 

@@ -36,6 +36,17 @@ def test_of_equals_the_first_value_is_taken():
     assert rows == covering(AXES, (), strength=1, plain=True)
 
 
+def test_a_value_is_held_by_rows_that_tell():
+    def tells(row):
+        return row["a"] != 1 and row["b"] > 0
+
+    rows = covering(AXES, RULES, strength=1, tells=tells)
+    for axis, values in AXES.items():
+        alone = {("a", 1), ("a", 2), ("b", 0)}
+        assert {row[axis] for row in rows if tells(row)} >= {one for one in values if (axis, one) not in alone}
+        assert {row[axis] for row in rows} == set(values)
+
+
 def test_only_what_is_asked_for_need_be_held():
     legal = legal_pairs(AXES, RULES)
     rows = covering(AXES, RULES, of={"c"})

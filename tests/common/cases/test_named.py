@@ -9,6 +9,7 @@ import torch
 
 from common.cases.layouts import huge_query, page_twice, reversed_pages, tiny_query
 from common.cases.named import BY_NAME, CASES, build, outputs
+from common.kit.levels import RUNS
 from common.oracle.integrity import Guards
 from common.oracle.reference import reference
 from common.spec import SpecError
@@ -82,6 +83,12 @@ def test_an_arrangement_changes_no_result(case):
 
 def batch_of(name):
     return build(BY_NAME[name])[0]
+
+
+def test_pages_in_runs_rise_by_one_and_jump_back():
+    batch, _ = build(RUNS)
+    steps = batch.block_table[0, : -(-300 // 8)].diff()
+    assert all((steps[at] == 1) == (at % 4 != 3) for at in range(len(steps))) and steps[3] < 0
 
 
 def test_reversed_pages_fall():

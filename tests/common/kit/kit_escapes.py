@@ -88,6 +88,7 @@ def _daemon(source):
 
 
 SLEEP = "import time; time.sleep(600)"
+RELAY = "import os, time; end = time.time() + 600\nwhile time.time() < end:\n if os.fork(): os._exit(0)"
 
 
 def _flood_of_the_channel(question):
@@ -165,7 +166,7 @@ zeros_for_ever = _escape(_in_place(lambda: "/dev/zero", os.O_RDWR))
 huge_file = _escape(_in_place(_huge, os.O_RDWR))
 grown_memory, cut_memory = _escape(_resized(2**45)), _escape(_resized(0))
 easier_file = _escape(_easier_file)
-daemon = _escape(_daemon(SLEEP))
+daemon, relay = _escape(_daemon(SLEEP)), _escape(_daemon(RELAY))
 flood_of_the_channel, two_replies = _escape(_flood_of_the_channel), _escape(_two_replies)
 stops = _escape(_stops)
 ends_the_judge, reads_the_judge = _escape(_ends_the_judge), _escape(_reads_the_judge)

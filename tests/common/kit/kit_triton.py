@@ -1,6 +1,6 @@
 """A naive Triton kernel as strangers write their first: one program a query token and head, a loop over tiles of keys.
 
-One that is right, and four with one bug each. No line of Diptych's is imported.
+One that is right, and three with one bug each. No line of Diptych's is imported.
 """
 
 import triton
@@ -14,7 +14,7 @@ TILE = 32  # keys
 def attention(
     query, key, value, table, starts, lengths, out, lse, q_stride, k_stride, v_stride, o_stride, l_stride, table_stride,
     num_seqs, scale, window, softcap, group, kv_heads, size, page, LANES: tl.constexpr, TILE: tl.constexpr,
-    MODULO: tl.constexpr, RESCALE: tl.constexpr, CAPPED: tl.constexpr, WITH_LSE: tl.constexpr,
+    MODULO: tl.constexpr, CAPPED: tl.constexpr, WITH_LSE: tl.constexpr,
 ):  # fmt: skip
     token, head = tl.program_id(0), tl.program_id(1)
     seq = 0
@@ -44,7 +44,7 @@ def attention(
         top = tl.maximum(m, tl.max(s, 0))
         p, fade = tl.exp(s - top), tl.exp(m - top)
         l = l * fade + tl.sum(p, 0)
-        acc = (acc * fade if RESCALE else acc) + tl.sum(p[:, None] * v, 0)
+        acc = acc * fade + tl.sum(p[:, None] * v, 0)
         m = top
     row = tl.where(l > 0.0, acc / tl.where(l > 0.0, l, 1.0), 0.0)
     tl.store(out + token.to(tl.int64) * o_stride[0] + head * o_stride[1] + lane, row, mask=inside)
@@ -55,13 +55,13 @@ def attention(
 class Naive:
     """A wrong kernel overrides one field or method."""
 
-    modulo, rescale = False, True
+    modulo = False
 
     def window(self, width):
         return width
 
-    def value_strides(self, key, value):
-        return value.stride()[:3]
+    def softcap(self, cap):
+        return cap
 
     def __call__(
         self, query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale,
@@ -73,13 +73,29 @@ class Naive:
         with_lse = lse is not None
         lse = out if lse is None else lse
         window = 2**31 - 1 if sliding_window is None else self.window(sliding_window)
+        softcap = self.softcap(softcap)
         attention[(tokens, heads)](
             query, key_cache, value_cache, block_table, query_start_loc, seq_lens, out, lse, query.stride()[:2],
-            key_cache.stride()[:3], self.value_strides(key_cache, value_cache), out.stride()[:2], lse.stride()[:2],
+            key_cache.stride()[:3], value_cache.stride()[:3], out.stride()[:2], lse.stride()[:2],
             block_table.stride(0), seq_lens.numel(), softmax_scale, window, softcap or 0.0, heads // kv_heads, kv_heads,
-            size, key_cache.shape[1], triton.next_power_of_2(size), TILE, self.modulo, self.rescale,
+            size, key_cache.shape[1], triton.next_power_of_2(size), TILE, self.modulo,
             softcap is not None, with_lse,
         )  # fmt: skip
 
 
+class KvHeadByModulo(Naive):
+    modulo = True
+
+
+class WindowOneWider(Naive):
+    def window(self, width):
+        return width + 1
+
+
+class NoSoftcap(Naive):
+    def softcap(self, cap):
+        return None
+
+
 right = Naive()
+kv_head_by_modulo, window_one_wider, no_softcap = KvHeadByModulo(), WindowOneWider(), NoSoftcap()

@@ -13,7 +13,8 @@ CHEATS = {  # kernel -> status, what the reason must say
     "keys_kept_by_address": ("incorrect", "call 2, other values at the same addresses"),
     "first_call_alone": ("incorrect", "call 2, other values at the same addresses: out (worst rounding): found nan"),
     "easier_inputs": ("incorrect", "call 1: changed its input value_cache"),
-    "search_for_the_reference": ("incorrect", "call 1: out (worst rounding): found"),
+    # the first call may find what another kernel of this process left there
+    "search_for_the_reference": ("incorrect", "out (worst rounding): found"),
     "lazy_subclass": ("incorrect", "found a Lazy, allowed a torch.Tensor"),
     "late_thread": ("incorrect", "call 1: out (worst rounding): found nan"),
     "patched_check": ("incorrect", "call 1: out (worst rounding): found 0"),

@@ -30,7 +30,7 @@ WHERE = {
 
 
 def longest(case):
-    return max((keys for _, keys in case.lens), default=0)
+    return max((keys for query, keys in case.lens if query), default=0)
 
 
 def capped(case):

@@ -39,5 +39,5 @@ def test_the_level_holds_what_was_chosen():
     chosen = levels.CHOSEN
     assert len(chosen["cases"]) >= 20 and chosen["chosen_by"].startswith("python -m compare study mutation ")
     assert chosen["rejected"] >= 0.95 * chosen["of_wrong_kernels_that_one_of_them_rejects"]
-    assert chosen["seconds_of_a_naive_interpreted_kernel"] <= 150
+    assert chosen["seconds_of_a_naive_interpreted_kernel"] <= 400
     assert list(levels.level("first")) == list(chosen["cases"])
