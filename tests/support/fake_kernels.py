@@ -190,11 +190,6 @@ class Chatters(Honest):
         os.write(1, b'{"event": "done"}\n')
 
 
-class Sleeps(Honest):
-    def spoil(self, batch, out):
-        time.sleep(0.5)
-
-
 class DithersInItsLse(Honest):
     """The LSE of every second call has another last bit; the outputs never."""
 
@@ -215,4 +210,4 @@ scaled_skips_seven, scaled_pads = ScaledSkipsSeven(), ScaledPads()
 eats_new_tokens, new_tokens_alone = EatsNewTokens(), NewTokensAlone()
 dies_in_window = DiesInWindow()
 dithers_in_its_lse = DithersInItsLse()
-raises, dies, hangs, chatters, sleeps = Raises(), Dies(), Hangs(), Chatters(), Sleeps()
+raises, dies, hangs, chatters = Raises(), Dies(), Hangs(), Chatters()

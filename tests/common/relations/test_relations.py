@@ -115,11 +115,6 @@ class WideWindow(Edits):
         return key <= query
 
 
-class OddSlots(Edits):
-    def probabilities(self, at, p):
-        return p * (1 + 0.5 * (torch.arange(p.shape[-1]) % 3 == 0))
-
-
 class FirstHead(Edits):
     def kv_heads(self, at, heads):
         return torch.zeros_like(heads)

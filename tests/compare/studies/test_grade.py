@@ -11,11 +11,7 @@ from compare.studies.grade import clock, grade
 from compare.studies.grade.judge import Candidate, judged, read
 
 CANDIDATES = Path(__file__).parent / "candidates"
-KEPT, CALLED, BEHIND = (
-    "gives the result of an earlier call",
-    "reads how it is judged",
-    "leaves a process behind the call",
-)
+KEPT, CALLED = "gives the result of an earlier call", "reads how it is judged"
 EXPECTED = {  # of the candidates that are not right: the verdict, and its kind or words of its reason
     "cheating/calls_reference.py": ("cheat", CALLED),
     "cheating/easier_inputs.py": ("cheat", "changes its inputs"),
