@@ -52,6 +52,7 @@ ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes on
     "helion/ablations.fused": "q_block",
     "helion/ablations.elementwise": "q_block",
     "helion/ablations.cumulative": "q_block",
+    "helion/ablations.idiomatic": "q_block",
 }
 # Source for one vendor's machine, in a column of its own, and the rung whose short queries it takes (`native.auto`
 # chooses by itself); as ablations, only where a glob names the folder.

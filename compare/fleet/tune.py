@@ -138,8 +138,8 @@ def main(asked: Command) -> int:
 
 def _search(arguments: argparse.Namespace, *, over: Asked) -> int:
     """Search on the cluster and write the tables. Raises GrammarError, UnknownGpu, NoFleet, Mixed."""
-    if arguments.gpus != "1":
-        raise GrammarError("--fleet: found beside --gpus, allowed alone: every GPU of a kind is used")
+    if arguments.arm != "search" or arguments.gpus != "1":
+        raise GrammarError("--fleet: found beside --arm or --gpus, allowed alone: every GPU of a kind is used")
     asked = None if arguments.gpu == "auto" else [resolve(arguments.gpu).name]
     with Cluster(over.address) as cluster:
         found = muster.gpus(cluster, asked, lambda line: print(line, file=sys.stderr))

@@ -9,7 +9,7 @@ import torch
 
 WORKER = "compare.bench.worker"
 COMPILE = "compare.static.compile"
-TUNE_COMPILE, TUNE_WORKER = "compare.tune.compile", "compare.tune.worker"
+TUNE_COMPILE, TUNE_WORKER, TUNE_HELION = "compare.tune.compile", "compare.tune.worker", "compare.tune.helion"
 COST_COMPILE, COST_TRACE = "compare.studies.costs.compile", "compare.studies.costs.trace"
 COST_SERVER = "compare.studies.costs.server"
 MUTATION = "compare.studies.mutation.worker"
@@ -19,6 +19,7 @@ CHILDREN = (
     COMPILE,
     TUNE_COMPILE,
     TUNE_WORKER,
+    TUNE_HELION,
     COST_COMPILE,
     COST_TRACE,
     COST_SERVER,

@@ -30,7 +30,14 @@ RUNG_MARKERS = {
     "split": "v",
     "unpaged": "p",
 }
-ABLATION_MARKERS = {"last_arriver": "<", "barrier": "X", "fused": "d", "elementwise": "P", "cumulative": "*"}
+ABLATION_MARKERS = {
+    "last_arriver": "<",
+    "barrier": "X",
+    "fused": "d",
+    "elementwise": "P",
+    "cumulative": "*",
+    "idiomatic": "h",
+}
 STYLES = {  # colour, marker, which part of it is filled
     **{f"triton/{rung}": ("#0072B2", marker, "none") for rung, marker in RUNG_MARKERS.items()},
     "triton/auto": ("#0072B2", "P", "full"),

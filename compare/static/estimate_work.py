@@ -1,7 +1,7 @@
 """What the programs of a launch do: how many tiles each walks, and which bytes it needs; without GPU and code object.
 
 A launch is identified by its kernel's symbol (Helion's have the same one behind `_helion_`), its place among the call's
-launches, and the call's config. Kernels without a rule here (ablations, baselines, kernels from outside) have no
+launches, and the call's config. Kernels without a rule here (most ablations, baselines, others') have no
 estimate.
 """
 
@@ -231,6 +231,7 @@ def _segment_programs(workload: Workload, config: Mapping[str, Any], _: int) -> 
 _RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
     "_naive_kernel": _naive,
     "_q_block_kernel": lambda w, c, _: _attention(w, _blocks(w, c, _everybody)),
+    "_idiomatic_kernel": lambda w, c, _: _attention(w, _blocks(w, c, _everybody)),
     "_segments_kernel": _segment_programs,
     "_reduce_segments_kernel": _reduce,
     "_long_queries_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], _long)),
@@ -243,7 +244,8 @@ _RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
     "_unpaged_kernel": lambda w, c, place: _unpaged(w, c, place, _copied_bytes(w, triton=True)),
     "_helion__unpaged_kernel": lambda w, c, place: _unpaged(w, c, place, _copied_bytes(w, triton=False)),
 }
-ESTIMATED = frozenset({"naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged"})
+_RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged")
+ESTIMATED = frozenset({*_RUNGS, "ablations.idiomatic"})
 
 
 def works(kernel_id: str, config: Mapping[str, Any], symbols: Sequence[str], workload: Workload) -> list[Work] | None:

@@ -173,6 +173,8 @@ def entries(dsl: str) -> list[Entry]:
     softmax += [Entry(mine[name]) for name in ("last_arriver", "barrier") if name in mine]
     fused = [Entry(f"{dsl}/q_block", note=", decode"), Entry(f"{dsl}/q_block", PREFILL, note=", prefill")]
     fused += [Entry(mine["fused"]), Entry(mine["cumulative"], note=", decode")]
+    if "idiomatic" in mine:
+        fused += [Entry(mine["idiomatic"], note=", decode"), Entry(mine["idiomatic"], PREFILL, note=", prefill")]
     return [*softmax, *fused, Entry(f"{dsl}/q_block", DECODE, SMALL, ", 16 keys"), Entry(mine["elementwise"])]
 
 

@@ -63,6 +63,7 @@ class Machine:
     device: str = "cuda"
     compiler: tuple[str, ...] = tuple(children.command(children.TUNE_COMPILE))
     timer: tuple[str, ...] = tuple(children.command(children.TUNE_WORKER))
+    autotuner: tuple[str, ...] = tuple(children.command(children.TUNE_HELION))
 
 
 def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, seed: int) -> list[Policy]:
@@ -272,7 +273,12 @@ class Arm:
         gpus = len(machine.devices)
         most = int(machine.cores // gpus / CORES_PER_LANE)
         per_gpu = max(min(LANES_PER_KERNEL * len(self.plan), LANES_PER_GPU, most), 1)
-        lanes = []
+        tasks = self._tasks(per_gpu)
+        return [Lane(machine.timer, task, deadline, seen) for task, seen in tasks for _ in range(per_gpu)][:left]
+
+    def _tasks(self, per_gpu: int) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+        """Of each GPU what its lanes are told first, and what their environment says of it."""
+        machine = self.machine
         for number, index in enumerate(machine.devices):
             task = {
                 "gpu": machine.gpu.name,
@@ -280,9 +286,7 @@ class Arm:
                 "lock": str(self.out / f"gpu{number}.lock"),
                 "memory_share": min(0.9, MEMORY_SHARES / per_gpu),
             }
-            seen = children.seeing(index) if gpus > 1 else {}
-            lanes += [Lane(machine.timer, task, deadline, seen) for _ in range(per_gpu)]
-        return lanes[:left]
+            yield task, children.seeing(index) if len(machine.devices) > 1 else {}
 
     def _timed(self, event: dict[str, Any]) -> None:
         kernel, row, policy = event["cell"].split("|")
@@ -291,8 +295,8 @@ class Arm:
         elif "done" in event:
             self.note(kernel, row, "", done=True, **event.get("took", {}))
         else:
-            config = self._compiled[kernel, row, policy]["config"]
-            self.note(kernel, row, policy, config=config, **event["fields"])
+            compiled = self._compiled.get((kernel, row, policy), {})
+            self.note(kernel, row, policy, **{"config": compiled.get("config")} | event["fields"])
 
 
 def _answers(job: dict[str, Any], event: dict[str, Any]) -> dict[str, dict[str, Any]]:

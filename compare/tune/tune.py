@@ -34,11 +34,11 @@ from compare.process import children
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
 from compare.tune import arm as tune_arm
-from compare.tune import learn, model, rank, space, won
+from compare.tune import helion, learn, model, rank, space, won
 from compare.tune.arm import Arm, Machine, candidates
 from compare.tune.records import Log, NotThisRun
 from compare.tune.records import manifest as manifest_of
-from compare.tune.space import Policy
+from compare.tune.space import DEFAULT, Policy
 from compare.workloads import GrammarError, Workload, suites
 from compare.workloads.numbers import count, page, positive, seed
 from compare.workloads.suites import least_ms
@@ -83,6 +83,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--no-install", action="store_true", help="leave the user's winners and dsl_*/heuristics alone: OUT only"
     )
+    new.add_argument("--arm", choices=("search", helion.ARM), default="search", help="who searches (default search)")
 
 
 def pick_rows(count: int) -> tuple[Workload, ...]:
@@ -126,6 +127,10 @@ def plan(kernels: Sequence[str], rows: Sequence[Workload], arguments: argparse.N
     for kernel_id in kernels:
         try:
             if kernel_id.endswith("/auto") or not hasattr(registry.load(kernel_id), "space"):
+                continue
+            if arguments.arm == helion.ARM:
+                if kernel_id.startswith("helion/"):
+                    found[kernel_id] = [DEFAULT, helion.FOUND]
                 continue
             number = max(arguments.candidates // tune_arm.late(kernel_id).divisor, 1)
             found[kernel_id] = candidates(kernel_id, rows, gpu, number, arguments.seed)
@@ -179,15 +184,21 @@ class Tuning:
 
     def search(self) -> None:
         """Run one arm after another, each with the whole budget and machine."""
+        if self.arguments.arm == helion.ARM:
+            self._run(helion.Autotuning, helion.ARM, self.plan)
+            return
         for name in arms(list(self.plan)):
             mine = {kernel: policies for kernel, policies in self.plan.items() if kernel.split("/")[0] == name}
-            log = Log(self.folder / "candidates.jsonl")
-            try:
-                arm = Arm(name, mine, self.rows, self.machine, log, self.folder)
-                arm.run(self.arguments.minutes * 60)
-            finally:
-                log.close()
-            print("\n".join([f"{name}: {line}" for line in arm.report()]), flush=True)
+            self._run(Arm, name, mine)
+
+    def _run(self, kind: type[Arm], name: str, plan: dict[str, list[Policy]]) -> None:
+        log = Log(self.folder / "candidates.jsonl")
+        try:
+            arm = kind(name, plan, self.rows, self.machine, log, self.folder)
+            arm.run(self.arguments.minutes * 60)
+        finally:
+            log.close()
+        print("\n".join([f"{name}: {line}" for line in arm.report()]), flush=True)
 
 
 def folder(out: str | None, gpu: str, what: str = "tune") -> Path:
@@ -246,6 +257,8 @@ def tune(arguments: argparse.Namespace, machine: Machine) -> int:
     if space.path(machine.gpu.name).exists():
         print(f"first to be tried: a {space.LABEL}", flush=True)
     run.search()
+    if arguments.arm == helion.ARM:
+        return OK  # what it found is no Config, and so no winner
     return OK if won.write(run.folder, not arguments.no_install) else NOTHING
 
 

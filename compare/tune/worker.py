@@ -276,11 +276,11 @@ def _compiled_only() -> contextlib.AbstractContextManager[None]:
     return compiled_only()
 
 
-def main() -> None:
+def main(kind: type[Bench] = Bench) -> None:
     channel = Channel()
     channel.send("ready", versions=versions())
     task = json.loads(sys.stdin.readline())
-    bench = Bench(task, channel)
+    bench = kind(task, channel)
     for line in sys.stdin:
         bench.job(json.loads(line))
 

@@ -11,7 +11,7 @@ from common.cases.batch import make_batch
 from common.cases.named import BY_NAME
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
-from dsl_helion.ablations import barrier
+from dsl_helion.ablations import barrier, idiomatic
 from dsls import in_helion, in_triton, slow_in_helion
 from kernel_cases import conform
 
@@ -33,6 +33,16 @@ def test_conformance(dsl, name: str, case: str) -> None:
 @pytest.mark.slow
 def test_the_barrier_that_helion_alone_has_conforms(dsl, case: str) -> None:
     conform(barrier, BY_NAME[case], barrier.DEFAULT)
+
+
+IDIOMATIC = ["everything-at-once", *map(slow_in_helion, ("one-empty-sequence", "query-128", "non-causal-with-window"))]
+
+
+@in_helion
+@pytest.mark.parametrize("case", [*IDIOMATIC, *map(slow_in_helion, ("values-unseen-nan", "unaligned-and-odd-strides"))])
+def test_tiles_of_helion_alone_conform(dsl, case: str) -> None:
+    """A ratio of 5, one of 1, keys that no row sees, strides that only two indices reach."""
+    conform(idiomatic, BY_NAME[case], idiomatic.DEFAULT)
 
 
 def attend(kernel, batch, config, workspace) -> torch.Tensor:

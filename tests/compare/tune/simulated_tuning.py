@@ -23,7 +23,7 @@ from common.spec import AttentionShape
 from compare.__main__ import Command
 from compare.bench import timing
 from compare.competitors import registry
-from compare.tune import tune, worker
+from compare.tune import helion, tune, worker
 from compare.tune.arm import Machine
 from compare.tune.space import flatten
 from compare.workloads import Workload
@@ -90,7 +90,15 @@ def first_launch_us(launch, sets: int) -> float:
     return model_us(launch.__self__.config, launch.__self__.arena.workload)
 
 
-def time_by_formula() -> None:
+def autotune_by_formula() -> None:
+    """Helion's autotuner finds a config after a moment; the kernel that runs with it is the stand-in."""
+    helion.launches = lambda kernel, launch: [("kernel", ("arguments",))]
+    helion.autotune = lambda bindable, args, seconds, seed: SimpleNamespace(config={"asked_s": seconds, "seed": seed})
+    helion.Tuned = worker.Subject
+    time_by_formula(helion.Autotuner)
+
+
+def time_by_formula(kind: type[worker.Bench] = worker.Bench) -> None:
     real = registry.load
     registry.load = lambda kernel_id: Kernel(real(kernel_id))
     worker.page_sets = lambda *_: 1
@@ -98,12 +106,13 @@ def time_by_formula() -> None:
     worker.device_is_sick = lambda device: False
     timing.make_clock = lambda device: SimpleNamespace()
     timing.GraphRunner, timing.first_launch_us = Graph, first_launch_us
-    worker.main()
+    worker.main(kind)
 
 
 def machine(cores: int = 4, devices: tuple[str, ...] = ("",)) -> Machine:
     answers = (sys.executable, simulated_compile.__file__)
-    return Machine(resolve("h200"), devices, cores, "cpu", answers, (sys.executable, __file__, "time"))
+    lanes = ((sys.executable, __file__, mode) for mode in ("time", "autotune"))
+    return Machine(resolve("h200"), devices, cores, "cpu", answers, *lanes)
 
 
 def run(out, *extra: str, minutes=2.0, kernels="triton/q_block", where: Machine | None = None) -> int:
@@ -117,5 +126,5 @@ def run(out, *extra: str, minutes=2.0, kernels="triton/q_block", where: Machine 
 
 
 if __name__ == "__main__":
-    modes = {"time": time_by_formula, "run": lambda: run(*sys.argv[2:])}
+    modes = {"time": time_by_formula, "autotune": autotune_by_formula, "run": lambda: run(*sys.argv[2:])}
     modes[sys.argv[1]]()
