@@ -237,35 +237,33 @@ def adjustable_tile():
 
 
 def static_grid():
-    """Three sequences' tiles in one line, cut into equal intervals."""
+    """The plan of two sequences, longest item first, and which of four programs claims each."""
     figure, axes = canvas(9, 4.6, (-0.3, 21.3), (-2.2, 8.6))
-    title = "static_grid: all tiles in one line, cut into as many equal intervals as there are programs (4 here)"
-    text(axes, 0, -1.7, title, ha="left", fontsize=12)
+    text(axes, 0, -1.7, "static_grid: items of the step's plan, claimed by 4 programs", ha="left", fontsize=12)
     colours, hatches = (BLUE, ORANGE, GREEN, PURPLE), (None, "//", "..", "\\\\")
-    items, programs = (11, 2, 7), 4
-    per_program, begin = -(-sum(items) // programs), 0
+    items = (5, 5, 4, 4, 3, 3, 2, 2, 1)  # tiles
+    ends, begin = [0] * 4, 0
     for number, tiles in enumerate(items):
-        text(axes, begin + tiles / 2, -0.45, f"sequence {number}: {tiles} tiles", fontsize=9)
-        for slot in range(begin, begin + tiles):
-            owner = slot // per_program
-            box(axes, slot, 0, 1, 1, colours[owner], edge="#FFFFFF", hatch=hatches[owner])
-        box(axes, begin, 0, tiles, 1, "none", edge="#000000", line=1.6)
+        program = min(range(4), key=ends.__getitem__)
+        place = begin * 21 / sum(items)
+        width = tiles * 21 / sum(items)
+        box(axes, place, 0, width, 1, colours[program], edge="#000000", hatch=hatches[program])
+        text(axes, place + width / 2, -0.45, f"{tiles}", fontsize=9)
+        box(
+            axes, 3 + ends[program], 2.6 + program, tiles, 0.8, colours[program], edge="#FFFFFF", hatch=hatches[program]
+        )
+        text(axes, 3 + ends[program] + tiles / 2, 3.05 + program, f"item {number}", fontsize=9)
+        ends[program] += tiles
         begin += tiles
-    for owner in range(programs):
-        middle = (owner + 0.5) * per_program
-        arrow(axes, (middle, 1.1), (middle, 2.1))
-        box(axes, middle - 2, 2.2, 4, 1, "#FFFFFF", edge=colours[owner])
-        text(axes, middle, 2.7, f"program {owner}: {per_program} tiles")
-    for at, begin_of, words in ((2.5, 0, "sequence 0"), (14.9, 13, "sequence 2")):
-        text(axes, at + 1.6, 5.1, f"merge_parts: the parts of {words}", fontsize=9)
-        for owner in range(begin_of // per_program, begin_of // per_program + (3 if begin_of == 0 else 2)):
-            axes.plot([(owner + 0.5) * per_program, at + 1.6], [3.3, 4.6], color=VERMILION, linewidth=1.0)
-    words = (
-        "Sequence 1 lies inside one interval: program 2 writes its output itself. A part is m, l and acc of a Q Block."
+    for program in range(4):
+        text(axes, 2.8, 3.05 + program, f"program {program}", ha="right", fontsize=9)
+    text(
+        axes, 0, 1.7, "The plan: most tiles first. A program claims the next item when it is done with one.", ha="left"
     )
-    text(axes, 0, 6.6, words, ha="left")
-    words = "Another batch cuts another line: the programs, their scratch and the captured graph stay the same."
-    text(axes, 0, 7.6, words, ha="left")
+    words = "Items 0 and 1 are segments of one Q Block: merge_parts adds their sums."
+    text(axes, 0, 7.0, words, ha="left")
+    words = "Another batch is another plan: the programs, their scratch and the captured graph stay the same."
+    text(axes, 0, 7.8, words, ha="left")
     return figure
 
 

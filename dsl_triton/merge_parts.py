@@ -1,95 +1,80 @@
-"""Merge the parts that several programs left of one item: the last launch of a static grid, itself of fixed size.
+"""Merge the sums that the segments of a Q Block left: the last launch of a static grid, itself of fixed size.
 
-A cut between two programs that lies inside an item has a record; an item of n + 1 parts has n cuts, whose programs here
-share its rows. A cut at an item's border has an empty record, and its programs leave.
+A program takes items of the plan by stride. Those that are segments share the rows of their Q Block; others are done.
 """
 
 import triton
 import triton.language as tl
 
-from common.spec.workspaces import RECORD, PartScratch
+from common.spec.step_plan import Cut, PlannedScratch
 from dsl_triton.binding import padded, strides
 from dsl_triton.features import bundle
 from dsl_triton.primitives import normalise, store_lse, store_rows
+from dsl_triton.step_plan import HOLE, SIZE, item_at
 
-PARTS, ROWS, HELPERS = tl.constexpr(16), tl.constexpr(2), 4
-
-
-@triton.jit
-def write_record(
-    record_ptr, program, begin, end, snap, per_program, query_start, query_len, q_block, kv_head,
-    FIRST_ROW: tl.constexpr, BLOCK_M: tl.constexpr, QUERIES_PER_KV: tl.constexpr,
-):  # fmt: skip
-    """The record of the cut behind `program`, inside the item of slots [begin, end) (tile_schedule.interval)."""
-    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    first_program = (begin + snap) // per_program
-    tl.store(record_ptr, (end - snap - 1) // per_program - first_program)
-    tl.store(record_ptr + 1, program - first_program)
-    tl.store(record_ptr + 2, FIRST_ROW + (2 * first_program + 1) * BLOCK_M)
-    tl.store(record_ptr + 3, BLOCK_M)
-    tl.store(record_ptr + 4, query_start + q_block * BLOCK_Q)
-    tl.store(record_ptr + 5, tl.minimum(query_len - q_block * BLOCK_Q, BLOCK_Q) * QUERIES_PER_KV)
-    tl.store(record_ptr + 6, kv_head)
+PARTS, ROWS, HELPERS = tl.constexpr(16), tl.constexpr(2), tl.constexpr(4)  # at a time, programs of one item
 
 
 @triton.jit
 def _merge_parts_kernel(
-    acc_ptr,  # f32 [rows, 1, VALUE_SIZE]
-    m_ptr,  # f32 [rows]
-    l_ptr,  # f32 [rows]
-    records_ptr,  # i32 [programs, RECORD]
+    acc_ptr,  # f32 [rows, NUM_KV_HEADS, VALUE_SIZE]
+    m_ptr,  # f32 [rows, NUM_KV_HEADS]
+    l_ptr,  # f32 [rows, NUM_KV_HEADS]
+    plan_ptr,  # i32 [items, SIZE]
+    counters_ptr,  # i32 [COUNTERS]
     out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     f,
     out_strides, lse_strides,
-    QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, RECORD: tl.constexpr, HELPERS: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, SHORT_Q: tl.constexpr,
+    LONG_Q: tl.constexpr, HELPERS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    record_ptr = records_ptr + tl.program_id(0) // HELPERS * RECORD
+    total = tl.load(counters_ptr + 2) * NUM_KV_HEADS
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # wait for the parts
-    cuts = tl.load(record_ptr)
-    if cuts > 0:
-        helper = tl.load(record_ptr + 1) * HELPERS + tl.program_id(0) % HELPERS
-        first_row = tl.load(record_ptr + 2)
-        part_rows = tl.load(record_ptr + 3)
-        query_row = tl.load(record_ptr + 4)
-        real_rows = tl.load(record_ptr + 5)
-        kv_head = tl.load(record_ptr + 6)
-        lane = tl.arange(0, padded(VALUE_SIZE))
-        for begin in range(helper * ROWS, real_rows, cuts * HELPERS * ROWS):
-            row = begin + tl.arange(0, ROWS)
-            live = row < real_rows
-            top = tl.full([ROWS], float("-inf"), tl.float32)
-            total = tl.zeros([ROWS], tl.float32)
-            x = tl.zeros([ROWS, padded(VALUE_SIZE)], tl.float32)
-            for first_part in range(0, cuts + 1, PARTS):
-                part = first_part + tl.arange(0, PARTS)
-                # the item's first part is its program's second; the others are their programs' first
-                at = first_row + (2 * part - (part > 0).to(tl.int32)) * part_rows
-                at = tl.expand_dims(at, 1) + tl.expand_dims(row, 0)  # [PARTS, ROWS]
-                there = tl.expand_dims(part <= cuts, 1) & tl.expand_dims(live, 0)
-                m = tl.load(m_ptr + at, mask=there, other=float("-inf"))
-                l = tl.load(l_ptr + at, mask=there, other=0.0)
-                address = acc_ptr + tl.expand_dims(at.to(tl.int64) * VALUE_SIZE, 2) + lane
-                acc = tl.load(address, mask=tl.expand_dims(there, 2) & (lane < VALUE_SIZE), other=0.0)
-                new = tl.maximum(top, tl.max(m, 0))
-                shift = tl.where(new == float("-inf"), 0.0, new)
-                weight = tl.exp2(m - tl.expand_dims(shift, 0))
-                alpha = tl.exp2(top - shift)
-                total = total * alpha + tl.sum(l * weight, 0)
-                x = x * tl.expand_dims(alpha, 1) + tl.sum(acc * tl.expand_dims(weight, 2), 0)
-                top = new
-            token, head = query_row + row // QUERIES_PER_KV, kv_head * QUERIES_PER_KV + row % QUERIES_PER_KV
-            store_rows(out_ptr, out_strides, token, head, live, normalise(x, total, kv_head, f), VALUE_SIZE)
-            store_lse(lse_ptr, lse_strides, token, head, live, top, total)
+    lane = tl.arange(0, padded(VALUE_SIZE))
+    for place in range(tl.program_id(0) // HELPERS, total, tl.num_programs(0) // HELPERS):
+        item_ptr = plan_ptr + place // NUM_KV_HEADS * SIZE
+        kv_head = place % NUM_KV_HEADS
+        seq, item = item_at(item_ptr)
+        query_row, left, _, _, _, _, part, parts, first_row, short, _ = item
+        if (seq != HOLE) & (part >= 0):
+            block_q = tl.where(short != 0, SHORT_Q, LONG_Q)
+            real_rows = tl.minimum(left, block_q) * QUERIES_PER_KV
+            helper = part * HELPERS + tl.program_id(0) % HELPERS
+            for begin in range(helper * ROWS, real_rows, parts * HELPERS * ROWS):
+                row = begin + tl.arange(0, ROWS)
+                live = row < real_rows
+                top = tl.full([ROWS], float("-inf"), tl.float32)
+                sums = tl.zeros([ROWS], tl.float32)
+                x = tl.zeros([ROWS, padded(VALUE_SIZE)], tl.float32)
+                for first_part in range(0, parts, PARTS):
+                    some = first_part + tl.arange(0, PARTS)
+                    at = first_row + tl.expand_dims(some * block_q * QUERIES_PER_KV, 1) + tl.expand_dims(row, 0)
+                    at = at.to(tl.int64) * NUM_KV_HEADS + kv_head  # [PARTS, ROWS]
+                    there = tl.expand_dims(some < parts, 1) & tl.expand_dims(live, 0)
+                    m = tl.load(m_ptr + at, mask=there, other=float("-inf"))
+                    l = tl.load(l_ptr + at, mask=there, other=0.0)
+                    address = acc_ptr + tl.expand_dims(at * VALUE_SIZE, 2) + lane
+                    acc = tl.load(address, mask=tl.expand_dims(there, 2) & (lane < VALUE_SIZE), other=0.0)
+                    new = tl.maximum(top, tl.max(m, 0))
+                    shift = tl.where(new == float("-inf"), 0.0, new)
+                    weight = tl.exp2(m - tl.expand_dims(shift, 0))
+                    alpha = tl.exp2(top - shift)
+                    sums = sums * alpha + tl.sum(l * weight, 0)
+                    x = x * tl.expand_dims(alpha, 1) + tl.sum(acc * tl.expand_dims(weight, 2), 0)
+                    top = new
+                token, head = query_row + row // QUERIES_PER_KV, kv_head * QUERIES_PER_KV + row % QUERIES_PER_KV
+                store_rows(out_ptr, out_strides, token, head, live, normalise(x, sums, kv_head, f), VALUE_SIZE)
+                store_lse(lse_ptr, lse_strides, token, head, live, top, sums)
 
 
-def merge_parts(batch, features, out, workspace: PartScratch, programs: int, lse, overlap: bool) -> None:
-    """Write out (and lse) of every item that more than one of the first `programs` worked on."""
+def merge_parts(batch, features, out, workspace: PlannedScratch, programs: int, cut: Cut, lse, overlap: bool) -> None:
+    """Write out (and lse) of every Q Block that is several items, which `programs` took. cut: of the plan."""
     shape = batch.shape
-    _merge_parts_kernel[(programs * HELPERS,)](
-        workspace.acc, workspace.m, workspace.l, workspace.records, out, lse, bundle(features),
-        out.stride(), strides(lse), QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes, RECORD=RECORD,
-        HELPERS=HELPERS, OVERLAP=overlap, num_warps=4, **({"launch_pdl": True} if overlap else {}),
+    _merge_parts_kernel[(programs * HELPERS.value,)](
+        workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, out, lse, bundle(features),
+        out.stride(), strides(lse), NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv,
+        VALUE_SIZE=shape.value_lanes, SHORT_Q=cut.short[0], LONG_Q=cut.long[0], HELPERS=HELPERS.value, OVERLAP=overlap,
+        num_warps=4, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

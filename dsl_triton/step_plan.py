@@ -1,152 +1,252 @@
-"""The plan of a step: segments of its Q Blocks, most tiles first, made on the device by one small launch.
+"""The plan of a step: segments of its Q Blocks, most keys first, made on the device by one small launch.
 
 Grid: bound of Q Blocks / BLOCKS, from numbers that a captured graph knows; lengths are read on the device. Nothing is
 sorted: every Q Block counts those before it. A sequence's Q Blocks with more than T tiles are its last ones, so how
 many they are is one division (_longer). Order: most tiles first; of as many, the sequence that comes first; in a
 sequence the last Q Block first. Segments of a Q Block stand side by side; KV heads are not planned, as each has the
-same items.
+same items. Tiles have UNIT keys where Q Blocks of both classes are compared.
+
+How many segments share a Q Block, the host says, or the device chooses (_segment_tiles): as many as end soonest, where
+each program takes the next item when it is done with one.
 """
 
-import torch
 import triton
 import triton.language as tl
 
-from common.spec import Features, PagedBatch, SpecError
+from common.spec import Features, PagedBatch, step_plan
 from common.spec.metadata import cdiv
+from common.spec.step_plan import Cut
+from dsl_triton.features import WIDEST, bundle
+from dsl_triton.masks import kv_tile_range
 
-# of an item, int32: its sequence (or END, HOLE), first query row of the batch, query tokens of the sequence from there
-# on, position of that row (negative where nothing is before it), keys of the sequence, tiles [start, stop), and which
-# part of its Q Block's sums it is; -1 where it is all of them
-FIELDS = ("seq", "row", "left", "position", "seq_len", "start", "stop", "part")
-SIZE = tl.constexpr(len(FIELDS))
-END, HOLE = tl.constexpr(-1), tl.constexpr(-2)  # no item from here on; a segment that its Q Block is too short for
-BLOCKS, SEQUENCES = 16, 128  # Q Blocks a program, sequences that they are compared with at a time
+SIZE, COUNTERS = tl.constexpr(step_plan.SIZE), tl.constexpr(step_plan.COUNTERS)
+END, HOLE = tl.constexpr(step_plan.END), tl.constexpr(step_plan.HOLE)
+CHUNK = tl.constexpr(16)  # segments that are written at a time, and numbers of them that are compared
+EACH, MERGE = tl.constexpr(1.0), tl.constexpr(2.0)  # what an item, and a merge, costs beside its tiles, in tiles
 
 
 @triton.jit
-def _sequences(seq, there, query_start_loc_ptr, seq_lens_ptr, BLOCK_Q: tl.constexpr, SHORT: tl.constexpr):
-    """First query row, query_len, seq_len and number of Q Blocks: none of short queries."""
+def sequences_at(
+    seq, there, lengths, SHORT: tl.constexpr, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr
+):  # fmt: skip
+    """Of sequences: first query row, query_len, seq_len, number of Q Blocks, tokens of one, whether queries are short.
+
+    lengths: query_start_loc, seq_lens, num_tokens, max_keys. A sequence beyond the capacity, with rows past num_tokens
+    or more than max_keys keys, has -1 keys, and the rows that exist.
+    """
+    query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys = lengths
     start = tl.load(query_start_loc_ptr + seq, mask=there, other=0)
-    query_len = tl.load(query_start_loc_ptr + seq + 1, mask=there, other=0) - start
+    stop = tl.load(query_start_loc_ptr + seq + 1, mask=there, other=0)
     seq_len = tl.load(seq_lens_ptr + seq, mask=there, other=0)
-    return start, query_len, seq_len, tl.where(query_len > SHORT, tl.cdiv(query_len, BLOCK_Q), 0)
+    seq_len = tl.where((stop > start) & ((stop > num_tokens) | (seq_len > max_keys)), -1, seq_len)
+    start = tl.minimum(start, num_tokens)
+    query_len = tl.minimum(stop, num_tokens) - start
+    short = query_len <= SHORT
+    block_q = tl.where(short, SHORT_Q, BLOCK_Q)
+    return start, query_len, seq_len, q_blocks(query_len + block_q - 1, short, SHORT_Q, BLOCK_Q), block_q, short
 
 
 @triton.jit
-def _longer(T, context, seq_len, blocks, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, CAUSAL: tl.constexpr):
+def q_blocks(tokens, short, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr):
+    """How many Q Blocks of their class so many query tokens fill; none of short queries where SHORT_Q is 0."""
+    return tl.where(short, tokens // SHORT_Q if SHORT_Q > 0 else 0, tokens // BLOCK_Q)
+
+
+@triton.jit
+def longer(
+    T, context, seq_len, blocks, short, f, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr, UNIT: tl.constexpr
+):  # fmt: skip
     """How many of a sequence's Q Blocks have more than T tiles; each counts at least one, even without a key."""
     count = blocks
-    if CAUSAL:
-        count = blocks - tl.minimum(tl.maximum(T * TILE - context, 0) // BLOCK_Q, tl.maximum(blocks - 1, 0))
-    return tl.where(T <= 0, blocks, tl.where(seq_len > T * TILE, count, 0))
+    if f.non_causal is None:
+        before = q_blocks(tl.maximum(T * UNIT - context, 0), short, SHORT_Q, BLOCK_Q)
+        count = blocks - tl.minimum(before, tl.maximum(blocks - 1, 0))
+    return tl.where(T <= 0, blocks, tl.where(seq_len > T * UNIT, count, 0))
 
 
-@triton.jit(do_not_specialize=["num_seqs", "blocks", "window", "segments"])
+@triton.jit
+def mean_keys(query_len, seq_len, f):
+    """Keys that a sequence's Q Blocks see, without a window, on average."""
+    return seq_len - query_len // 2 if f.non_causal is None else seq_len
+
+
+@triton.jit
+def end_tiles(query_len, seq_len, end, f, UNIT: tl.constexpr):
+    """Tiles of the Q Block whose last query token stands before `end`, without a window; at least one."""
+    keys = seq_len - query_len + tl.minimum(end, query_len) if f.non_causal is None else seq_len
+    return tl.maximum(tl.cdiv(tl.maximum(keys, 0), UNIT), 1)
+
+
+@triton.jit
+def seen_tiles(seq, there, first_pos, last_pos, seq_len, short, f, SHORT_TILE: tl.constexpr, TILE: tl.constexpr):
+    """Tiles [lowest, stop) of their class that Q Blocks see; at least one."""
+    _, _, lowest, _, _, stop = kv_tile_range(seq, first_pos, last_pos, seq_len, f, TILE, there)
+    if SHORT_TILE > 0:
+        _, _, low, _, _, high = kv_tile_range(seq, first_pos, last_pos, seq_len, f, SHORT_TILE, there)
+        lowest, stop = tl.where(short, low, lowest), tl.where(short, high, stop)
+    stop = tl.maximum(stop, 1)
+    return tl.minimum(lowest, stop - 1), stop
+
+
+@triton.jit
+def longest_tiles(seq_len, block_q, sees, UNIT: tl.constexpr):
+    """Tiles of a sequence's longest Q Block, at least one. sees: keys that a query token sees at most."""
+    return tl.maximum(tl.cdiv(tl.minimum(seq_len, sees + block_q), UNIT), 1)
+
+
+@triton.jit
+def segment_tiles(
+    longest, work, items, rows, programs, rows_at_most, num_kv_heads, each
+):  # fmt: skip
+    """Tiles of a segment, of those in `each`, with which the items end soonest.
+
+    longest, work: tiles of the longest Q Block, and of all. items, rows: how many items there are, and rows of scratch,
+    with each choice, under one KV head. Each program has as many items as the others, or as much as the longest.
+    """
+    turns = tl.cdiv(items * num_kv_heads, programs).to(tl.float32)
+    cost = tl.maximum(turns * (work / tl.maximum(items, 1).to(tl.float32) + EACH), each.to(tl.float32) + EACH)
+    cost = tl.where(each < longest, cost + MERGE, cost)
+    cost = tl.where(rows <= rows_at_most, cost, float("inf"))
+    return tl.max(tl.where(cost <= tl.min(cost, 0), each, 0), 0)
+
+
+@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "max_keys", "blocks", "segments", "sees"])
 def _plan_kernel(
-    plan_ptr,  # i32 [blocks * segments, SIZE]
-    counters_ptr,  # i32 [2]
+    plan_ptr,  # i32 [items, SIZE]
+    counters_ptr,  # i32 [COUNTERS]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     num_seqs,
-    blocks,  # Q Blocks at most; entries that are left over are END
-    window,  # keys before and with a token's own that it sees; not read without WINDOW
-    segments,  # of a Q Block, at most
-    BLOCK_Q: tl.constexpr, TILE: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SHORT: tl.constexpr,
-    BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
+    num_tokens,
+    max_keys,  # of a sequence
+    blocks,  # Q Blocks at most; what is left over is END
+    segments,  # of a Q Block, at most; not read with CHOICE
+    programs,  # that take the items of all KV heads, rows of scratch for one of them; not read without CHOICE
+    rows_at_most,
+    num_kv_heads,
+    sees,
+    f,
+    SHORT: tl.constexpr, SHORT_Q: tl.constexpr, SHORT_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr,
+    UNIT: tl.constexpr, RATIO: tl.constexpr, CHOICE: tl.constexpr, BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip
-    tl.store(counters_ptr + tl.arange(0, 2), tl.zeros([2], tl.int32), mask=tl.program_id(0) == 0)
+    lengths = (query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys)
     number = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)  # of a Q Block, sequence by sequence
     seq = number * 0
     before = number * 0  # Q Blocks of the sequences before its own
     total = 0
+    refused = 0
+    longest = 1
+    work = 0.0
     for begin in range(0, num_seqs, SEQUENCES):
         index = begin + tl.arange(0, SEQUENCES)
-        _, _, _, count = _sequences(index, index < num_seqs, query_start_loc_ptr, seq_lens_ptr, BLOCK_Q, SHORT)
+        _, query_len, seq_len, count, block_q, _ = sequences_at(
+            index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q
+        )
         ends = total + tl.cumsum(count, 0)
         ended = ends[None, :] <= number[:, None]
         seq += tl.sum(ended.to(tl.int32), 1)
         before = tl.maximum(before, tl.max(tl.where(ended, ends[None, :], 0), 1))
         total += tl.sum(count, 0)
+        refused = tl.maximum(refused, tl.max((seq_len < 0).to(tl.int32), 0))
+        if CHOICE:
+            longest = tl.maximum(
+                longest, tl.max(tl.where(count > 0, longest_tiles(seq_len, block_q, sees, UNIT), 1), 0)
+            )
+            mean = mean_keys(query_len, seq_len, f)
+            work += tl.sum((count * longest_tiles(mean, block_q, sees, UNIT)).to(tl.float32), 0)
     live = number < total
-    start, query_len, seq_len, count = _sequences(seq, live, query_start_loc_ptr, seq_lens_ptr, BLOCK_Q, SHORT)
-    first = (number - before) * BLOCK_Q
-    end_key = seq_len
-    if CAUSAL:
-        end_key = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len)
-    tiles = tl.maximum(tl.cdiv(tl.maximum(end_key, 0), TILE), 1)
+    start, query_len, seq_len, count, block_q, short = sequences_at(seq, live, lengths, SHORT, SHORT_Q, BLOCK_Q)
+    first = (number - before) * block_q
+    tiles = end_tiles(query_len, seq_len, first + block_q, f, UNIT)
 
+    each = longest
+    if CHOICE:
+        halvings = tl.arange(0, CHUNK)  # 1, 1, 2, 3, 4, 6, 8, ... segments of the longest
+        choices = tl.cdiv(longest, (((2 + halvings % 2) << (halvings // 2)) >> 1))
+        items = choices * 0
+        rows = choices * 0
+        for begin in range(0, num_seqs, SEQUENCES):
+            index = begin + tl.arange(0, SEQUENCES)
+            _, _, s, c, b, _ = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
+            n = c[:, None] * tl.cdiv(longest_tiles(s, b, sees, UNIT)[:, None], choices[None, :])
+            items += tl.sum(n, 0)
+            rows += tl.sum(tl.where(n > c[:, None], n * b[:, None] * RATIO, 0), 0)
+        each = segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, choices)
+
+    own = tl.cdiv(longest_tiles(seq_len, block_q, sees, UNIT), each) if CHOICE else number * 0 + segments
     rank = count - 1 - (number - before)  # Q Blocks that come before this one: here those of its own sequence
+    place = rank * own  # items that come before this one, and rows of scratch
+    scratch = place * block_q * RATIO
+    items = 0
     for begin in range(0, num_seqs, SEQUENCES):
         index = begin + tl.arange(0, SEQUENCES)
-        _, q, s, c = _sequences(index, index < num_seqs, query_start_loc_ptr, seq_lens_ptr, BLOCK_Q, SHORT)
+        _, q, s, c, b, of_short = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
         as_many = index[None, :] < seq[:, None]  # those too come first that have as many tiles
-        more = _longer(
-            tiles[:, None] - as_many.to(tl.int32), (s - q)[None, :], s[None, :], c[None, :], BLOCK_Q, TILE, CAUSAL
-        )
-        rank += tl.sum(tl.where(index[None, :] == seq[:, None], 0, more), 1)
+        more = longer(
+            tiles[:, None] - as_many.to(tl.int32), (s - q)[None, :], s[None, :], c[None, :], of_short[None, :],
+            f, SHORT_Q, BLOCK_Q, UNIT,
+        )  # fmt: skip
+        n = tl.cdiv(longest_tiles(s, b, sees, UNIT), each) if CHOICE else index * 0 + segments
+        more = tl.where(index[None, :] == seq[:, None], 0, more) * n[None, :]
+        place += tl.sum(more, 1)
+        scratch += tl.sum(tl.where(n > 1, b * RATIO, 0)[None, :] * more, 1)
+        items += tl.sum(c * n, 0)
+    counters = tl.arange(0, COUNTERS)
+    found = tl.where(counters == 2, items, tl.where(counters == 3, refused, 0))
+    tl.store(counters_ptr + counters, found, mask=tl.program_id(0) == 0)
 
-    place = tl.where(live, rank, number)
     position = seq_len - query_len + first
-    lowest = tiles * 0
-    if WINDOW:  # the order stays that of the whole sequences, in which the last Q Blocks still come first
-        if not CAUSAL:
-            end_key = tl.minimum(seq_len, position + tl.minimum(BLOCK_Q, query_len - first) + window - 1)
-            tiles = tl.maximum(tl.cdiv(tl.maximum(end_key, 0), TILE), 1)
-        lowest = tl.minimum(tl.maximum(position - window + 1, 0) // TILE, tiles - 1)
-    each = tl.cdiv(tiles - lowest, segments)
-    used = tl.cdiv(tiles - lowest, each)
-    for segment in range(segments):
-        item = plan_ptr + (place * segments + segment) * SIZE
-        keep = number < blocks
-        tl.store(item, tl.where(live, tl.where(segment < used, seq, HOLE), END), mask=keep)
-        tl.store(item + 1, start + first, mask=keep)
-        tl.store(item + 2, query_len - first, mask=keep)
-        tl.store(item + 3, position, mask=keep)
-        tl.store(item + 4, seq_len, mask=keep)
-        tl.store(item + 5, tl.minimum(lowest + segment * each, tiles), mask=keep)
-        tl.store(item + 6, tl.minimum(lowest + segment * each + each, tiles), mask=keep)
-        tl.store(item + 7, tl.where(used > 1, segment, -1), mask=keep)
+    last_pos = position + tl.minimum(block_q, query_len - first) - 1
+    lowest, stop = seen_tiles(seq, live, position, last_pos, seq_len, short, f, SHORT_TILE, TILE)
+    per_segment = tl.cdiv(stop - lowest, own)
+    used = tl.cdiv(stop - lowest, per_segment)
+    place = tl.where(live, place, items + (number - total) * own)
+    keep = (number < blocks) & (live | (not CHOICE))
+    for done in range(0, tl.max(own, 0), CHUNK):
+        segment = done + tl.arange(0, CHUNK)[None, :]
+        item = plan_ptr + (place[:, None] + segment) * SIZE
+        here = keep[:, None] & (segment < own[:, None])
+        begins = lowest[:, None] + segment * per_segment[:, None]
+        tl.store(item, tl.where(live[:, None], tl.where(segment < used[:, None], seq[:, None], HOLE), END), mask=here)
+        tl.store(item + 1, (start + first)[:, None] + segment * 0, mask=here)
+        tl.store(item + 2, (query_len - first)[:, None] + segment * 0, mask=here)
+        tl.store(item + 3, position[:, None] + segment * 0, mask=here)
+        tl.store(item + 4, seq_len[:, None] + segment * 0, mask=here)
+        tl.store(item + 5, tl.minimum(begins, stop[:, None]), mask=here)
+        tl.store(item + 6, tl.minimum(begins + per_segment[:, None], stop[:, None]), mask=here)
+        tl.store(item + 7, tl.where(used[:, None] > 1, segment, -1), mask=here)
+        tl.store(item + 8, used[:, None] + segment * 0, mask=here)
+        tl.store(item + 9, tl.where(own > 1, scratch, 0)[:, None] + segment * 0, mask=here)
+        tl.store(item + 10, short[:, None].to(tl.int32) + segment * 0, mask=here)
+        tl.store(item + 11, first[:, None] + segment * 0, mask=here)
 
 
-def most_blocks(num_tokens: int, num_seqs: int, block_q: int, short: int) -> int:
-    """Q Blocks, at most, of sequences with more than `short` query tokens; needs no lengths."""
-    return num_tokens // block_q + min(num_seqs, num_tokens // (short + 1))
+@triton.jit
+def item_at(item_ptr):
+    """seq, and the other FIELDS of an item."""
+    row, left, position = tl.load(item_ptr + 1), tl.load(item_ptr + 2), tl.load(item_ptr + 3)
+    seq_len, start, stop = tl.load(item_ptr + 4), tl.load(item_ptr + 5), tl.load(item_ptr + 6)
+    part, parts, scratch = tl.load(item_ptr + 7), tl.load(item_ptr + 8), tl.load(item_ptr + 9)
+    short, first = tl.load(item_ptr + 10), tl.load(item_ptr + 11)
+    return tl.load(item_ptr), (row, left, position, seq_len, start, stop, part, parts, scratch, short, first)
 
 
-def num_items(batch: PagedBatch, block_q: int, segments: int, short: int) -> int:
-    """Entries of the plan of a batch, at most: what make_plan writes."""
-    return most_blocks(batch.num_tokens, batch.num_seqs, block_q, short) * segments
+def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -> int:
+    """Fill `plan` with the items of the batch's sequences; where the host cuts them, END stands behind them.
 
-
-def make_space(num_blocks: int, segments: int, device: torch.device) -> torch.Tensor:
-    """int32 [items, fields] for the plan of so many Q Blocks. From torch.zeros: no other scratch may lie over it."""
-    return torch.zeros((num_blocks * segments, len(FIELDS)), dtype=torch.int32, device=device)
-
-
-def make_plan(
-    plan: torch.Tensor,
-    counters: torch.Tensor,
-    batch: PagedBatch,
-    features: Features,
-    block_q: int,
-    tile_size: int,
-    segments: int,
-    short: int,
-) -> int:
-    """Fill `plan` with the items of sequences of more than `short` query tokens, and END behind them.
-
-    Sets `counters` (int32 [2]), in which launches count, to zero, whatever a launch that was broken off left there.
-    Returns how many entries were written at most; a capture of larger batches keeps that number. Raises SpecError where
-    the plan has no room. Of the features only causality and the window count.
+    Sets `counters`: zeros, in which launches count, whatever a launch that was broken off left there; how many items
+    there are, HOLEs among them; whether a sequence is beyond the capacity. Returns how many entries were written at
+    most; a capture of larger batches keeps that number. Raises SpecError where the plan has no room. Of the features
+    only those count that hide keys.
     """
-    items = num_items(batch, block_q, segments, short)
-    if plan.shape[0] < items:
-        raise SpecError("workspace", f"a plan of {plan.shape[0]} items", f"room for {items}")
-    blocks = items // segments
-    _plan_kernel[(cdiv(blocks, BLOCKS),)](
-        plan, counters, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks,
-        features.sliding_window or 0, segments,
-        BLOCK_Q=block_q, TILE=tile_size, CAUSAL=features.causal, WINDOW=features.sliding_window is not None,
-        SHORT=short, BLOCKS=BLOCKS, SEQUENCES=SEQUENCES, num_warps=4,
+    items, blocks = cut.ensure_room(plan, batch), cut.most_blocks(batch.num_tokens, batch.num_seqs)
+    short_q, short_tile = cut.short or (0, 0)
+    _plan_kernel[(max(cdiv(blocks, step_plan.BLOCKS), 1),)](
+        plan, counters, batch.query_start_loc, batch.seq_lens, batch.num_seqs, batch.num_tokens,
+        batch.block_table.shape[1] * batch.shape.block_size, blocks, cut.segments, cut.programs, cut.rows,
+        batch.shape.num_kv_heads, min(features.sees, WIDEST), bundle(step_plan.mask_of(features)),
+        SHORT=cut.longest_short, SHORT_Q=short_q, SHORT_TILE=short_tile, BLOCK_Q=cut.long[0], TILE=cut.long[1],
+        UNIT=cut.unit, RATIO=batch.shape.queries_per_kv, CHOICE=not cut.segments, BLOCKS=step_plan.BLOCKS,
+        SEQUENCES=step_plan.SEQUENCES, num_warps=4,
     )  # fmt: skip
     return items

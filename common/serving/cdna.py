@@ -40,7 +40,8 @@ def _settled(config: Any, shape: AttentionShape, gpu: Gpu, decodes: bool) -> Any
     if isinstance(config, Cdna):
         several = not decodes and shape.num_kv_heads > gpu.xcds
         parts |= {"transposed_keys": not gpu.turns_on_read, "stream": decodes, "xcds": gpu.xcds if several else 1}
-        gather = getattr(config, "gather", "")
-        if gather in BY_KEYS and shape.block_size % config.tile_size:
-            parts["gather"] = BY_KEYS[gather]
+    gather = getattr(config, "gather", "")
+    tiles = [part.tile_size for part in (config, *parts.values()) if hasattr(part, "tile_size")]
+    if gather in BY_KEYS and any(shape.block_size % tile for tile in tiles):
+        parts["gather"] = BY_KEYS[gather]
     return dataclasses.replace(config, **parts) if parts else config

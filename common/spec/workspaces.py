@@ -1,12 +1,11 @@
 """Scratch of both DSLs' kernels, and the refusal of batches that exceed it.
 
-Segments share the tiles of one Q Block (parallel_softmax); a static grid cuts items between programs into parts. Both
-leave sums that a later launch merges. `unpaged` first copies K and V out of their pages.
+Segments share the tiles of one Q Block (parallel_softmax) and leave sums that a later launch merges. `unpaged` copies K
+and V out of their pages first. A static grid's scratch stands beside its plan (step_plan.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +13,6 @@ import torch
 from common.spec.kernel import Capacity
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec.paged_batch import FP8, AttentionShape, PagedBatch, SpecError
-
-RECORD = 8  # int32: cuts of the item, number of this one, scratch row of the first part, rows of a part,
-#             first query row, real rows, KV head, nothing
 
 
 @dataclass(frozen=True)
@@ -123,65 +119,3 @@ class CopyScratch:
             parts,
             decode,
         )
-
-
-@dataclass(frozen=True)
-class PartScratch:
-    """Scratch of a static grid, float32 except records and overflow.
-
-    A part has the rows of its item: unnormalised sums, base-2 row maxima, row sums. Every program has two parts: of an
-    item that it continues, and of one that it begins. overflow: 1 where the last launch met a sequence beyond the
-    capacity, else 0.
-    """
-
-    acc: torch.Tensor  # [rows, 1, value_lanes]
-    m: torch.Tensor  # [rows]
-    l: torch.Tensor  # [rows]
-    records: torch.Tensor  # i32 [programs, RECORD]
-    overflow: torch.Tensor  # i32 [1]
-    num_tokens: int
-    num_seqs: int
-
-    @classmethod
-    def up_to(cls, capacity: Capacity, shape: AttentionShape, grids: Iterable[tuple[int, int]]) -> PartScratch:
-        """Scratch of the same size for every capacity. grids: programs and rows of a Q Block, for each launch."""
-        grids = list(grids)
-        programs, rows = sum(count for count, _ in grids), sum(2 * count * block_m for count, block_m in grids)
-        floats = {"dtype": torch.float32, "device": capacity.device}
-        ints = {"dtype": torch.int32, "device": capacity.device}
-        return cls(
-            torch.empty((rows, 1, shape.value_lanes), **floats),
-            torch.empty(rows, **floats),
-            torch.empty(rows, **floats),
-            torch.empty((programs, RECORD), **ints),
-            torch.zeros(1, **ints),
-            capacity.num_tokens,
-            capacity.num_seqs,
-        )
-
-
-def ensure_served(workspace: PartScratch) -> None:
-    """Raise SpecError where the last launch met a sequence beyond the capacity. Waits for the device."""
-    if int(workspace.overflow.item()):
-        raise SpecError(
-            "query_start_loc, seq_lens",
-            "a sequence with query tokens past the tensors, or more keys than its row of the block table has pages for",
-            "what the captured batch's shapes hold; rows of such a sequence are NaN",
-        )
-
-
-def ensure_capacity(batch: PagedBatch, workspace: PartScratch, grids: Iterable[tuple[int, int, int]]) -> None:
-    """Raise SpecError for a batch with more tokens, sequences or tiles than the workspace allows.
-
-    grids: programs, rows of a Q Block and keys of a tile, for each launch; kernels count tiles in 32 bits.
-    """
-    for name in ("num_tokens", "num_seqs"):
-        found, most = getattr(batch, name), getattr(workspace, name)
-        if found > most:
-            raise SpecError(name, found, f"at most {most}, the capacity of the workspace")
-    shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
-    for programs, block_m, tile_size in grids:
-        items = cdiv(batch.num_tokens, block_m // shape.queries_per_kv) + batch.num_seqs
-        tiles = items * shape.num_kv_heads * (cdiv(keys, tile_size) + 1)
-        if tiles >= 2**31 - programs:
-            raise SpecError("block_table", f"room for {tiles} tiles", "less than 2^31: larger tiles or Q Blocks")

@@ -8,7 +8,7 @@ estimate.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from common.serving.grid import power_of_two
 from common.spec import AttentionShape
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
+from common.spec.step_plan import BLOCKS, SIZE
 from compare.workloads import Workload
 from compare.workloads.cost import key_bytes, scale_bytes, touched_keys
 
@@ -123,7 +124,7 @@ def _attention(workload: Workload, cut: _Blocks, programs: int | None = None, co
         total = sum(blocks) * shape.num_kv_heads
         share, more = divmod(total, programs)
         tiles = tuple(n for n in [share + 1] * more + [share] * (programs - more) if n)
-        parts = min(len(tiles), 2 * programs)
+        parts = len(tiles) if len(blocks) * shape.num_kv_heads < programs else 0
     keys, query, out = _sizes(workload, cut.served)
     part_bytes = parts * cut.rows * _part_bytes(shape)
     written = part_bytes if parts and cut.segments > 1 else out + (part_bytes if programs else 0)
@@ -179,15 +180,30 @@ def _parts_read(workload: Workload, cut: _Blocks) -> Work:
     return Work((1,) * (tokens * shape.num_query_heads), 1, 0, 0, rows * _part_bytes(shape), out)
 
 
+def _classes(workload: Workload, config: Mapping[str, Any]) -> list[_Blocks]:
+    """Of a static grid: how it cuts short and long queries, where there are some."""
+    classes = (("decode", _short), ("prefill", _long))
+    return [
+        _blocks(workload, config[name], served)
+        for name, served in classes
+        if any(query and served(query) for query, _ in workload.lens)
+    ]
+
+
 def _merge(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
-    """The merge of a static grid: at most two parts of each program."""
-    shape, rows, programs = workload.shape, 0, 0
-    for part, served in ((config["decode"], _short), (config["prefill"], _long)):
-        if any(query and served(query) for query, _ in workload.lens):
-            programs += part["programs"]
-            rows += part["programs"] * _blocks(workload, part, served).rows
+    """The merge of a static grid: a part of each program where they have no Q Block each."""
+    shape, programs, rows = workload.shape, config["programs"], 0
+    for cut in _classes(workload, config):
+        rows += programs * cut.rows if len(_q_blocks(workload, cut)) * shape.num_kv_heads < programs else 0
     out = rows * shape.value_lanes * workload.out_dtype.itemsize
     return Work((1,) * programs, 1, 0, 0, rows * _part_bytes(shape), out)
+
+
+def _plan(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
+    """The plan of a step: a line for each Q Block, and the lengths that all programs read."""
+    blocks = sum(len(_q_blocks(workload, cut)) for cut in _classes(workload, config))
+    lengths = 8 * len(workload.lens)
+    return Work((1,) * max(cdiv(blocks, BLOCKS), 1), 1, 0, 0, lengths, blocks * 4 * SIZE)
 
 
 def _copy(workload: Workload, config: Mapping[str, Any], copied: int) -> Work:
@@ -206,10 +222,21 @@ def _unpaged(workload: Workload, config: Mapping[str, Any], place: int, copied: 
     return _attention(workload, _blocks(workload, config["prefill"], served), copied=copied)
 
 
-def _items(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
-    """Counted from the end: the last launch serves the short queries, the one before it the long ones."""
-    name, served = ("decode", _short) if place == -1 else ("prefill", _long)
-    return _attention(workload, _blocks(workload, config[name], served), config[name]["programs"])
+def _items(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
+    """The items of both classes, which programs share evenly; a tile is the mean of all tiles."""
+    works = [_attention(workload, cut, config["programs"]) for cut in _classes(workload, config)]
+    if len(works) < 2:
+        return works[0] if works else _attention(workload, _blocks(workload, config["decode"], _short), 1)
+    counts = [sum(work.tiles) for work in works]
+    share, more = divmod(sum(counts), config["programs"])
+    tiles = [share + 1] * more + [share] * (config["programs"] - more)
+    most = max(zip(counts, works, strict=True), key=lambda pair: pair[0])[1]
+    mean = {
+        name: sum(n * getattr(work, name) for n, work in zip(counts, works, strict=True)) // sum(counts)
+        for name in ("tile_bytes", "tile_flops")
+    }
+    whole = {name: sum(getattr(work, name) for work in works) for name in ("read_bytes", "write_bytes", "page_bytes")}
+    return replace(most, tiles=tuple(n for n in tiles if n), **mean, **whole)
 
 
 def _reduce(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
@@ -239,6 +266,7 @@ _RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
     "_decode_kernel": lambda w, c, _: _attention(w, _blocks(w, c["decode"], lambda query: query == 1)),
     "_attend_items_kernel": _items,
     "_merge_parts_kernel": _merge,
+    "_plan_kernel": _plan,
     "_copy_kernel": lambda w, c, _: _copy(w, c, _copied_bytes(w, triton=True)),
     "_helion__copy_kernel": lambda w, c, _: _copy(w, c, _copied_bytes(w, triton=False)),
     "_unpaged_kernel": lambda w, c, place: _unpaged(w, c, place, _copied_bytes(w, triton=True)),
@@ -263,6 +291,4 @@ def works(kernel_id: str, config: Mapping[str, Any], symbols: Sequence[str], wor
         return None
     rules = [_RULES.get(symbol) or _RULES[stem] for symbol, stem in zip(symbols, plain, strict=True)]
     places = [plain[:i].count(symbol) for i, symbol in enumerate(plain)]
-    items = plain.count("_attend_items_kernel")
-    places = [n - items if symbol == "_attend_items_kernel" else n for n, symbol in zip(places, plain, strict=True)]
     return [rule(workload, config, place) for rule, place in zip(rules, places, strict=True)]

@@ -32,8 +32,9 @@ from common.spec import AttentionShape, Features, Gpu, PagedBatch, UnsupportedFe
 from common.spec.kernel import Capacity, Precision, beside, join, launches, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.refusals import fp8_types
+from common.spec.step_plan import COUNTERS, Cut
 from common.spec.workspaces import SegmentScratch, has_room, partials
-from dsl_triton import parallel_softmax, reduce_segments, step_plan
+from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_boxes import ROWS, box_shape, fits_box, tile_lanes
@@ -51,6 +52,7 @@ from dsl_triton.native.sm90_config import (
 from dsl_triton.native.sm90_load import ENTRY, load_queries, load_tiles, schedule
 from dsl_triton.native.sm90_store import OUT_LANES
 from dsl_triton.native.sm90_widen import widen_tiles
+from dsl_triton.step_plan import make_plan
 
 SUPPORTS = frozenset(
     {"causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "fp8_kv", "lse", "full_graph"}
@@ -77,8 +79,8 @@ FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 class Workspace:
     """What each part needs beside the cache; nothing is copied out of it."""
 
-    plan: torch.Tensor  # i32, as step_plan.make_space: of the sequences that are items
-    counters: torch.Tensor  # i32 [2]: items claimed, programs done; zeros when a step is planned and behind each launch
+    plan: torch.Tensor  # i32 [items, fields], as common.spec.step_plan has them
+    counters: torch.Tensor  # i32 [COUNTERS]; the first two are zeros when a step is planned and behind each launch
     parts: SegmentScratch | None  # of the segments of items
     decode: SegmentScratch | None
     planned: bool = False  # the plan is that of this step: a launch takes it as it is
@@ -252,10 +254,10 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     if segments > 1:
         tokens = min(capacity.num_tokens, most_tokens(shape, segments))
         parts = SegmentScratch.of(shape, segments, tokens, capacity.device)
-    blocks = step_plan.most_blocks(capacity.num_tokens, capacity.num_seqs, tokens_of_block(shape), config.short)
+    cut = Cut((tokens_of_block(shape), most_keys(shape)), config.short, segments=segments)
     return Workspace(
-        step_plan.make_space(blocks, segments, capacity.device),
-        torch.zeros(2, dtype=torch.int32, device=capacity.device),
+        cut.make_space(capacity.num_tokens, capacity.num_seqs, capacity.device),
+        torch.zeros(COUNTERS, dtype=torch.int32, device=capacity.device),
         parts,
         None if config.together else parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
     )
@@ -264,10 +266,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
 def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Workspace) -> Workspace:
     """The plan of a step, which all its layers may share. Raises SpecError where the workspace has no room for it."""
     if batch.num_seqs and batch.num_tokens > config.short:
-        segments = _segments(batch, config.prefill, workspace)
-        (tile_size, _), short = _tiles(batch.shape, features, config.prefill), config.short
-        block_q = tokens_of_block(batch.shape)
-        step_plan.make_plan(workspace.plan, workspace.counters, batch, features, block_q, tile_size, segments, short)
+        make_plan(workspace.plan, workspace.counters, batch, features, _cut(batch, features, config, workspace))
     return replace(workspace, planned=True)
 
 
@@ -300,20 +299,23 @@ def _tiles(shape: AttentionShape, features: Features, config: Prefill) -> tuple[
     return tile_size, stages
 
 
-def _segments(batch: PagedBatch, config: Prefill, workspace: Workspace) -> int:
-    """Programs that share a Q Block: one where parts have no room."""
-    parts = partials(workspace.parts)[0]
-    return config.num_segments if has_room(parts, batch, config.num_segments) else 1
+def _cut(batch: PagedBatch, features: Features, config: Config, workspace: Workspace) -> Cut:
+    """How sequences become items: in one segment where parts have no room."""
+    segments = config.prefill.num_segments
+    if not has_room(partials(workspace.parts)[0], batch, segments):
+        segments = 1
+    tile_size, _ = _tiles(batch.shape, features, config.prefill)
+    return Cut((tokens_of_block(batch.shape), tile_size), config.short, segments=segments)
 
 
 def _attend_items(batch, features, out, config, workspace, lse) -> None:
     """The sequences that are items of the plan; no other row is written."""
-    shape, short, config = batch.shape, config.short, config.prefill
-    segments = _segments(batch, config, workspace)
+    shape, cut, config = batch.shape, _cut(batch, features, config, workspace), config.prefill
+    segments, (block_q, tile_size) = cut.segments, cut.long
     parts = workspace.parts if segments > 1 else None
     acc, m, l = partials(parts) if parts else (out, out, out)
-    block_q, groups, (tile_size, stages) = tokens_of_block(shape), head_groups(shape), _tiles(shape, features, config)
-    total = step_plan.num_items(batch, block_q, segments, short) * shape.num_kv_heads * groups
+    groups, (_, stages) = head_groups(shape), _tiles(shape, features, config)
+    total = cut.most_items(batch.num_tokens, batch.num_seqs) * shape.num_kv_heads * groups
     loaded = narrow_keys(tile_size) if shape.quantised else tile_size
     box = min(shape.block_size & -shape.block_size, loaded)  # keys that cannot leave a page
     (keys, key_rows), (values, value_rows) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
@@ -336,7 +338,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         SPLIT=segments > 1, FEATURES=Asked.of(features), LSE=lse is not None, num_warps=4,
     )  # fmt: skip
     if segments > 1:
-        merge = (block_q, ANY_QUERY, False, short + 1)
+        merge = (block_q, ANY_QUERY, False, cut.longest_short + 1)
         reduce_segments.reduce_segments(batch, features, out, replace(config, tile_size=tile_size), parts, lse, *merge)
 
 

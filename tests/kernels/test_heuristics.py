@@ -76,8 +76,8 @@ def test_a_static_grid_has_one_config_that_fits_for_every_batch(dsl, head: int, 
         for dtype in (torch.bfloat16, torch.float32):
             shape = AttentionShape(32, 8, head, 16, dtype, value)
             (config,) = {default.static_grid(shape, BatchStats.of(lens), gpu) for lens in BATCHES.values()}
+            assert config.programs % gpu.units == 0 and config.num_warps in (1, 2, 4, 8)
             for part in (config.decode, config.prefill):
-                assert part.programs % gpu.units == 0 and part.num_warps in (1, 2, 4, 8)
                 assert part.tile_size == triton.next_power_of_2(part.tile_size)
                 assert part.tile_size * (head + (value or head)) * dtype.itemsize <= gpu.shared_bytes
 

@@ -10,27 +10,36 @@ import torch
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.metadata import ANY_QUERY, cdiv, query_start_loc, seq_lens
+from common.spec.step_plan import COUNTERS, END, FIELDS, HOLE, SEQUENCES, Cut
 from common.spec.workspaces import SegmentScratch
-from dsl_triton import step_plan
 from dsl_triton.reduce_segments import reduce_segments
-from dsl_triton.step_plan import END, HOLE, make_plan, make_space, most_blocks
+from dsl_triton.step_plan import make_plan
 
-TILE, SHORT = 16, 3
+TILE, SHORT, HEADS, RATIO = 16, 3, 2, 4
+NATIVE = FIELDS.index("part") + 1  # fields that the native kernel reads
 
 
 def planned(lens, block_q, segments, causal, window=None):
     """The items that are written, as rows of ints, where every entry held something else before."""
     tokens = sum(query for query, _ in lens)
-    batch = SimpleNamespace(
-        query_start_loc=query_start_loc(lens), seq_lens=seq_lens(lens), num_tokens=tokens, num_seqs=len(lens)
-    )
-    plan = make_space(most_blocks(tokens, len(lens), block_q, SHORT) + 1, segments, torch.device("cpu")).fill_(77)
+    batch = given(lens)
+    cut = Cut((block_q, TILE), SHORT, segments=segments)
+    plan = cut.make_space(tokens + block_q, len(lens), torch.device("cpu")).fill_(77)
     features = Features(causal=causal, sliding_window=window)
-    counters = torch.tensor([5, 3], dtype=torch.int32)  # of a launch that was broken off
-    count = make_plan(plan, counters, batch, features, block_q, TILE, segments, SHORT)
-    assert counters.tolist() == [0, 0] or not count
+    counters = torch.tensor([5, 3, 9, 9], dtype=torch.int32)  # of a launch that was broken off
+    count = make_plan(plan, counters, batch, features, cut)
+    assert counters[:2].tolist() == [0, 0]
     assert (plan[count:] == 77).all(), "written beyond what is said"
-    return plan[:count].tolist()
+    return plan[:count, :NATIVE].tolist()
+
+
+def given(lens, keys=2**20):
+    """A batch of these lengths, as far as a plan reads it."""
+    shape = SimpleNamespace(block_size=1, num_kv_heads=HEADS, queries_per_kv=RATIO)
+    return SimpleNamespace(
+        query_start_loc=query_start_loc(lens), seq_lens=seq_lens(lens), num_tokens=sum(query for query, _ in lens),
+        num_seqs=len(lens), shape=shape, block_table=torch.empty(len(lens), keys, device="meta"),
+    )  # fmt: skip
 
 
 def expected(lens, block_q, segments, causal, window=None):
@@ -67,8 +76,8 @@ def random_lens(rng):
 
 def same(found, wanted):
     for item, want in zip(found, wanted, strict=False):
-        assert item == want if want else item[0] == HOLE.value
-    assert all(item[0] == END.value for item in found[len(wanted) :])
+        assert item == want if want else item[0] == HOLE
+    assert all(item[0] == END for item in found[len(wanted) :])
 
 
 @pytest.mark.parametrize("segments", [1, 3])
@@ -84,7 +93,7 @@ def test_the_plan_is_the_sorted_list(seed, causal, segments):
         same(found, wanted)
 
 
-@pytest.mark.parametrize("count", [step_plan.SEQUENCES, step_plan.SEQUENCES + 1, 3 * step_plan.SEQUENCES + 5])
+@pytest.mark.parametrize("count", [SEQUENCES, SEQUENCES + 1, 3 * SEQUENCES + 5])
 def test_sequences_are_compared_some_at_a_time(count):
     rng = random.Random(count)
     lens = [rng.choice([(1, 50), (4, 20), (17, 17), (9, 60)]) for _ in range(count)]
@@ -127,11 +136,99 @@ def test_the_reduction_merges_the_segments_of_the_plan(seed, causal):
 
 
 def test_nothing_is_planned_for_short_queries_alone():
-    assert all(item[0] == END.value for item in planned([(1, 90), (3, 10), (0, 0)], 16, 2, True))
+    assert all(item[0] == END for item in planned([(1, 90), (3, 10), (0, 0)], 16, 2, True))
 
 
 def test_a_plan_without_room_is_refused_before_any_launch():
-    batch = SimpleNamespace(num_tokens=64, num_seqs=2)
-    plan = make_space(5, 2, torch.device("cpu"))
+    batch, cut = SimpleNamespace(num_tokens=64, num_seqs=2), Cut((16, TILE), SHORT, segments=2)
+    plan = torch.zeros(10, len(FIELDS), dtype=torch.int32)
     with pytest.raises(SpecError, match=r"a plan of 10 items.*room for 12"):
-        make_plan(plan, torch.zeros(2, dtype=torch.int32), batch, Features(), 16, TILE, 2, SHORT)
+        make_plan(plan, torch.zeros(COUNTERS, dtype=torch.int32), batch, Features(), cut)
+
+
+CUT = Cut((8, 32), 3, (2, TILE), programs=12, rows=150)
+
+
+def chosen(lens, cut, causal, window):
+    """Items as FIELDS says, where the device cuts: the documented cost of every number of segments, on the host."""
+    sequences, start = [], 0
+    for query, keys in lens:
+        block_q, tile = cut.short if query <= cut.longest_short else cut.long
+        seen = (window if causal else 2 * window - 1) if window else 2**30
+
+        def tiles(n, seen=seen, block_q=block_q):
+            return max(cdiv(min(n, seen + block_q), cut.unit), 1)
+
+        count = cdiv(query, block_q)
+        work = float(count * tiles(keys - query // 2 if causal else keys))
+        sequences.append((query, keys, block_q, tile, count, tiles(keys), work, start))
+        start += query
+    longest = max([n for _, _, _, _, count, n, _, _ in sequences if count], default=1)
+    costs = []
+    for halving in range(16):
+        each = cdiv(longest, (2 + halving % 2 << halving // 2) >> 1)
+        items = sum(count * cdiv(n, each) for _, _, _, _, count, n, _, _ in sequences)
+        rows = sum(count * cdiv(n, each) * q * RATIO for _, _, q, _, count, n, _, _ in sequences if n > each)
+        turns, work = cdiv(items * HEADS, cut.programs), sum(s[6] for s in sequences)
+        cost = max(turns * (work / max(items, 1) + 1), each + 1) + (2 if each < longest else 0)
+        costs.append((cost if rows <= cut.rows else float("inf"), -each))
+    each = -min(costs)[1]
+    blocks = []
+    for seq, (query, keys, block_q, tile, count, n, _, start) in enumerate(sequences):
+        for block in range(count):
+            first = block * block_q
+            end = keys - query + min(first + block_q, query) if causal else keys
+            position, low, stop = keys - query + first, 0, cdiv(max(end, 0), tile)
+            if window:
+                if not causal:
+                    stop = cdiv(max(min(keys, position + min(block_q, query - first) + window - 1), 0), tile)
+                low = min(max(position - window + 1, 0) // tile, stop)
+            stop = max(stop, 1)
+            of_order = max(cdiv(max(end, 0), cut.unit), 1)
+            fields = [seq, start + first, query - first, position, keys]
+            short = int(query <= cut.longest_short)
+            blocks.append((-of_order, seq, -block, min(low, stop - 1), stop, cdiv(n, each), block_q, fields, short))
+    items, rows = [], 0
+    for _, _, block, low, stop, n, block_q, fields, short in sorted(blocks):
+        per = cdiv(stop - low, n)
+        used = cdiv(stop - low, per)
+        for segment in range(n):
+            begin, end = (min(low + at * per, stop) for at in (segment, segment + 1))
+            part = [segment if used > 1 else -1, used, rows if n > 1 else 0, short, -block * block_q]
+            items.append([*fields, begin, end, *part] if segment < used else None)
+        rows += n * block_q * RATIO if n > 1 else 0
+    assert rows <= cut.rows
+    return items
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 2 else pytest.mark.slow_in_helion) for n in range(8)])
+def test_the_device_cuts_what_ends_soonest(dsl, seed, causal):
+    rng = random.Random(seed)
+    for window in (None, rng.randint(1, 200)):
+        lens = [(query, max(query, keys)) for query, keys in random_lens(rng)] if seed else [(1, 900), (1, 40)]
+        batch = given(lens)
+        plan = CUT.make_space(batch.num_tokens, batch.num_seqs, torch.device("cpu")).fill_(77)
+        counters = torch.full((COUNTERS,), 9, dtype=torch.int32)
+        features = Features(causal=causal, sliding_window=window)
+        dsl.module("step_plan").make_plan(plan, counters, batch, features, CUT)
+        wanted = chosen(lens, CUT, causal, window)
+        assert counters.tolist() == [0, 0, len(wanted), 0]
+        for item, want in zip(plan.tolist(), wanted, strict=False):
+            assert (item if want else item[0]) == (want or HOLE), (lens, item, want)
+        assert (plan[len(wanted) :] == 77).all()
+
+
+def test_a_sequence_beyond_the_capacity_has_no_keys_and_the_rows_that_exist(dsl):
+    batch = given([(1, 40), (2, 90), (9, 20)], keys=64)
+    batch.num_tokens = 8
+    plan = CUT.make_space(batch.num_tokens, batch.num_seqs, torch.device("cpu"))
+    counters = torch.zeros(COUNTERS, dtype=torch.int32)
+    dsl.module("step_plan").make_plan(plan, counters, batch, Features(), CUT)
+    items = plan[: counters[2]].tolist()
+    assert counters[3] == 1
+    assert sorted((item[0], item[1], item[2], item[4]) for item in items) == [
+        (0, 0, 1, 40),
+        (1, 1, 2, -1),
+        (2, 3, 5, -1),
+    ]

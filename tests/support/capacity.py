@@ -46,7 +46,8 @@ def poisoned(workspace) -> None:
     """Scratch that nobody has written yet, at its worst."""
     for tensor in (workspace.acc, workspace.m, workspace.l):
         tensor.fill_(float("nan"))
-    workspace.records.fill_(2**30)
+    workspace.plan.fill_(2**30)
+    workspace.counters.fill_(2**30)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -195,26 +195,23 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
 
 
 def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
-    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
+    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together, with the warps
+    and stages of prompts, which decodes take as well."""
     s = Situation(shape, stats, gpu)
-    keys, rows, warps = s.decode_keys(64), _named(_rows(s)), tile(s, "decode")
+    keys, rows = s.decode_keys(64), _named(_rows(s))
     if s.mfma and s.small and not s.broad:  # 128 rows take 375 registers here: one program a unit
         rows |= {"block_m": 64, "num_warps": 4, "matrix_instr": 16}
         if s.usual:  # so do 32 keys of 128 lanes: up to 299 registers, 252 of 16 keys
             rows["tile_size"] = max(rows["tile_size"] // 2, 16)
-    if s.broad:  # beside the schedule: 21 spills on sm_90 and 168 on an MI300, where 64 rows take 128 KB of LDS
-        warps = warps._replace(num_warps=min(2 * warps.num_warps, 8))
+    if s.broad:  # 64 rows take 128 KB of LDS
         rows["block_m"] = min(rows["block_m"], 32)
-    # sm_90: 198 to 252 registers (Triton 3.6.0); of three programs a unit the third began when the others had ended
-    programs, whole = (4 if s.mfma and not s.broad else 2) * s.units, 0
     if s.tma and s.usual and s.stored_in_16_bits:
-        keys, whole = s.decode_keys(128), 2  # one loop, as in Triton: 32q4s4k 134 us there for 157
-    decode = _named(warps._replace(tile_size=keys)) | {"gather": _decode_gather(s, keys), "whole": whole}
+        keys = s.decode_keys(128)  # one loop, as in Triton: 32q4s4k 134 us there for 157
     # of 256 lanes a unit of CDNA holds one program (370 registers)
     two = rows["num_warps"] == 4 if s.nvidia else s.mfma and s.usual
-    rows |= {"snap": 2, "whole": 512 // rows["tile_size"]}  # a prompt of 512: 65 us cut into pieces, 19 in Q Blocks
-    prefill = static_grid_kernel.Part(**rows, programs=(2 if two else 1) * s.units, gather="page")
-    return static_grid_kernel.Config(static_grid_kernel.Part(**decode, programs=programs), prefill)
+    decode = static_grid_kernel.Part(16, keys)
+    prefill = static_grid_kernel.Part(rows.pop("block_m"), rows.pop("tile_size"))
+    return static_grid_kernel.Config(decode, prefill, (2 if two else 1) * s.units, "flat", **rows)
 
 
 # Which kernel.

@@ -324,24 +324,22 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
 
 
 def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
-    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
+    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together, with the warps
+    and stages of prompts, which decodes take as well."""
     s = Situation(shape, stats, gpu)
-    (_, keys, decode_warps, stages), (rows, tile_size, warps, prefill_stages) = _decode_tile(s, 64), _rows(s)
-    decode_warps = min(2 * decode_warps, 8) if s.broad else decode_warps  # half as many spill 2 registers, 62 on MI300
-    three = s.nvidia and s.usual and s.small
-    loads = _gather(s, keys), 168 if three else 0
-    if three and s.tma and s.stored_in_16_bits:  # 32q4s4k 134 us, three a unit of 64 keys 157
-        three, keys, loads = s.narrow, s.decode_keys(128), ("key", 0, 2)
-    programs = (4 if s.mfma and not s.broad else 3 if three else 2) * s.units
-    decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, *loads)
-    matrix, programs = 0, (2 if (s.nvidia and warps == 4) or s.mfma else 1) * s.units
+    (_, keys, _, _), (rows, tile_size, num_warps, num_stages) = _decode_tile(s, 64), _rows(s)
+    loads = (_gather(s, keys),)
+    if s.nvidia and s.usual and s.small and s.tma and s.stored_in_16_bits:
+        keys, loads = s.decode_keys(128), ("key",)  # 32q4s4k 134 us, three programs a unit of 64 keys 157
+    matrix, programs = 0, (2 if (s.nvidia and num_warps == 4) or s.mfma else 1) * s.units
     if s.mfma and not s.usual:  # 32 keys: 392 registers and one spilled
         tile_size = 16
     elif s.mfma and s.small:  # 128 rows: up to 265 and one program a unit; so at most 243
         rows, matrix = 64, 16
-    parts = (_gather(s, tile_size, rows), 0, 512 // tile_size)  # a prompt of 512: 61 us cut, 17 whole
-    prefill = static_grid_kernel.Part(rows, tile_size, programs, 2, warps, prefill_stages, *parts, matrix_instr=matrix)
-    return static_grid_kernel.Config(decode, prefill, s.tma)
+    decode = static_grid_kernel.Part(16, keys, *loads)
+    prefill = static_grid_kernel.Part(rows, tile_size, _gather(s, tile_size, rows))
+    how = {"num_warps": num_warps, "num_stages": num_stages, "matrix_instr": matrix, "overlap": s.tma}
+    return static_grid_kernel.Config(decode, prefill, programs, **how)
 
 
 # Which kernel.

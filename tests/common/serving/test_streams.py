@@ -169,9 +169,8 @@ def test_a_launch_that_was_broken_off_has_no_plan_to_take(family, on, monkeypatc
 
 
 def test_whatever_lies_in_the_memory_of_steps_a_call_is_right(monkeypatch):
-    """static_grid: records and the flag of a launch that did not end."""
-    part = static_grid.Part(16, 16, 4)
-    config = static_grid.Config(part, replace(part, block_m=32))
+    """static_grid: the plan and the flag of a launch that did not end."""
+    config = static_grid.Config(static_grid.Part(16, 16), static_grid.Part(32, 16))
     monkeypatch.setattr(static_grid, "DEFAULT", config)  # what a CPU takes
     plan = auto.plan_paged_attention(SHAPE, 40, 4, 128, "cpu", kernel="static_grid")
     for garbage in (0, 1, 77, 255):

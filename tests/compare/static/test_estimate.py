@@ -109,13 +109,16 @@ def test_q_blocks_cover_the_causal_triangle():
 
 
 def test_a_static_grid_shares_tiles_evenly():
-    part = {"block_m": 16, "tile_size": 64, "programs": 396}
-    work = works("triton/static_grid", {"decode": part, "prefill": part}, ["_attend_items_kernel"], workload("8q1s4k"))[
-        0
-    ]
+    part = {"block_m": 16, "tile_size": 64}
+    config = {"decode": part, "prefill": part, "programs": 396}
+    symbols = ["_plan_kernel", "_attend_items_kernel", "_merge_parts_kernel"]
+    _, work, _ = works("triton/static_grid", config, symbols, workload("8q1s4k"))
     assert len(work.tiles) == 396
     assert max(work.tiles) - min(work.tiles) <= 1
     assert sum(work.tiles) == 8 * 8 * 64
+    _, mixed, _ = works("triton/static_grid", config, symbols, workload("8q1s4k_q64s64"))
+    assert sum(mixed.tiles) == 8 * 8 * 64 + 8 * 16  # 16 Q Blocks of 4 tokens, a tile each
+    assert mixed.write_bytes > work.write_bytes and mixed.tile_flops == work.tile_flops
 
 
 def test_every_tokens_scales_are_read_with_its_key():

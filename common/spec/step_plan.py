@@ -1,0 +1,134 @@
+"""The plan of a step: how the sequences of a batch become items, and the scratch in which the list of them lies.
+
+An item is a Q Block, or a segment of its keys. Short and long queries are two classes, of other Q Blocks and tiles. A
+kernel of each DSL writes the list (step_plan.py there), once for all layers of a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from common.spec.features import Features
+from common.spec.kernel import Capacity
+from common.spec.metadata import cdiv
+from common.spec.paged_batch import AttentionShape, PagedBatch, SpecError
+
+# of an item, int32: its sequence (or END, HOLE), first query row of the batch, query tokens of the sequence from there
+# on, position of that row (negative where nothing is before it), keys of the sequence (-1: beyond the capacity), tiles
+# [start, stop), which part of its Q Block's sums it is (-1: all of them), how many parts there are, the scratch row
+# where the parts begin, whether its query is a short one, and its first query token in the sequence
+FIELDS = ("seq", "row", "left", "position", "seq_len", "start", "stop", "part", "parts", "scratch", "short", "first")
+SIZE = len(FIELDS)
+END, HOLE = -1, -2  # no item from here on; a segment that its Q Block is too short for
+COUNTERS = 4  # int32: items claimed, programs done, items of the plan, whether a sequence is beyond the capacity
+BLOCKS, SEQUENCES = 16, 128  # Q Blocks a program of the plan, sequences that they are compared with at a time
+PARTS_A_PROGRAM = 2  # Q Blocks' rows of scratch for each program that takes items
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How sequences become items. A class is (query tokens of a Q Block, keys of a tile).
+
+    long: the class of queries of more than `longest_short` tokens. short: of the others; None: they are no items.
+    segments: of a Q Block at most; 0: the device chooses. Then programs: that will take the items of every KV head;
+    rows: of scratch for the parts of one KV head.
+    """
+
+    long: tuple[int, int]
+    longest_short: int
+    short: tuple[int, int] | None = None
+    segments: int = 0
+    programs: int = 0
+    rows: int = 0
+
+    @property
+    def unit(self) -> int:
+        """Keys that count as one where Q Blocks of both classes are compared."""
+        return max(self.long[1], self.short[1] if self.short else 1)
+
+    def most_blocks(self, num_tokens: int, num_seqs: int) -> int:
+        """Q Blocks, at most, of sequences that are items; needs no lengths."""
+        blocks = num_tokens // self.long[0] + min(num_seqs, num_tokens // (self.longest_short + 1))
+        if self.short is not None:
+            tokens = min(num_tokens, num_seqs * self.longest_short)
+            blocks = num_tokens // self.long[0] + tokens // self.short[0] + min(num_seqs, num_tokens)
+        return blocks
+
+    def most_items(self, num_tokens: int, num_seqs: int) -> int:
+        """Entries of a plan, at most."""
+        blocks = self.most_blocks(num_tokens, num_seqs)
+        return blocks * self.segments if self.segments else blocks + self.rows
+
+    def make_space(self, num_tokens: int, num_seqs: int, device: torch.device) -> torch.Tensor:
+        """int32 [items, fields] for the plan. From torch.zeros: no other scratch may lie over it."""
+        return torch.zeros((self.most_items(num_tokens, num_seqs), SIZE), dtype=torch.int32, device=device)
+
+    def ensure_room(self, plan: torch.Tensor, batch: PagedBatch) -> int:
+        """Entries that a plan of the batch has at most. Raises SpecError where `plan` has not so many."""
+        items = self.most_items(batch.num_tokens, batch.num_seqs)
+        if plan.shape[0] < items:
+            raise SpecError("workspace", f"a plan of {plan.shape[0]} items", f"room for {items}")
+        return items
+
+
+@dataclass(frozen=True)
+class PlannedScratch:
+    """What a kernel needs that takes the items of a plan: the plan, and the sums of Q Blocks that several items share.
+
+    acc, m, l, float32: unnormalised sums, base-2 row maxima and row sums of each row of a part.
+    """
+
+    plan: torch.Tensor  # i32 [items, fields]
+    counters: torch.Tensor  # i32 [COUNTERS]
+    acc: torch.Tensor  # [rows, num_kv_heads, value_lanes]
+    m: torch.Tensor  # [rows, num_kv_heads]
+    l: torch.Tensor  # [rows, num_kv_heads]
+    num_tokens: int
+    num_seqs: int
+    planned: bool = False  # the plan is that of this step: a launch takes it as it is
+
+    @classmethod
+    def up_to(cls, capacity: Capacity, shape: AttentionShape, cut: Cut) -> PlannedScratch:
+        """Scratch for any batch up to `capacity`, however long its sequences are."""
+        device, sizes = capacity.device, (cut.rows, shape.num_kv_heads)
+        floats = {"dtype": torch.float32, "device": device}
+        return cls(
+            cut.make_space(capacity.num_tokens, capacity.num_seqs, device),
+            torch.zeros(COUNTERS, dtype=torch.int32, device=device),
+            torch.empty((*sizes, shape.value_lanes), **floats),
+            torch.empty(sizes, **floats),
+            torch.empty(sizes, **floats),
+            capacity.num_tokens,
+            capacity.num_seqs,
+        )
+
+
+def scratch_rows(shape: AttentionShape, programs: int, block_m: int) -> int:
+    """Rows of one KV head for the parts of Q Blocks of `block_m` rows."""
+    return max(cdiv(PARTS_A_PROGRAM * programs, shape.num_kv_heads), PARTS_A_PROGRAM) * block_m
+
+
+def ensure_served(workspace: PlannedScratch) -> None:
+    """Raise SpecError where the last plan met a sequence beyond the capacity. Waits for the device."""
+    if int(workspace.counters[COUNTERS - 1].item()):
+        raise SpecError(
+            "query_start_loc, seq_lens",
+            "a sequence with query tokens past the tensors, or more keys than its row of the block table has pages for",
+            "what the captured batch's shapes hold; rows of such a sequence are NaN",
+        )
+
+
+def ensure_capacity(batch: PagedBatch, workspace: PlannedScratch) -> None:
+    """Raise SpecError for a batch of more tokens or sequences than the workspace was made for."""
+    for name in ("num_tokens", "num_seqs"):
+        found, most = getattr(batch, name), getattr(workspace, name)
+        if found > most:
+            raise SpecError(name, found, f"at most {most}, the capacity of the workspace")
+
+
+def mask_of(features: Features) -> Features:
+    """Those of the features that hide keys: a plan is compiled for no others."""
+    names = ("causal", "sliding_window", "chunk", "chunk_lookback", "spans", "causal_per_sequence")
+    return Features(**{name: getattr(features, name) for name in names})

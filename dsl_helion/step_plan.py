@@ -1,0 +1,260 @@
+"""The plan of a step: segments of its Q Blocks, most keys first, made on the device by one small launch.
+
+Grid: bound of Q Blocks / BLOCKS, from numbers that a captured graph knows; lengths are read on the device. Nothing is
+sorted: every Q Block counts those before it. A sequence's Q Blocks with more than T tiles are its last ones, so how
+many they are is one division (longer). Order: most tiles first; of as many, the sequence that comes first; in a
+sequence the last Q Block first. Segments of a Q Block stand side by side; KV heads are not planned, as each has the
+same items. Tiles have `unit` keys where Q Blocks of both classes are compared.
+
+How many segments share a Q Block, the device chooses (segment_tiles): as many as end soonest, where each program takes
+the next item when it is done with one.
+"""
+
+from dataclasses import dataclass
+
+import helion.language as hl
+import torch
+
+from common.spec import Features, PagedBatch, step_plan
+from common.spec.metadata import cdiv as host_cdiv
+from common.spec.step_plan import HOLE, Cut
+from dsl_helion.arithmetic import cdiv, div, int32
+from dsl_helion.binding import kernel, run
+from dsl_helion.features import WIDEST, bundle
+from dsl_helion.masks import kv_tile_range
+
+CHUNK = 16  # segments that are written at a time, and numbers of them that are compared
+EACH, MERGE = 1.0, 2.0  # what an item, and a merge, costs beside its tiles, in tiles
+
+
+@dataclass(frozen=True)
+class _Plan:
+    num_warps: int = 4
+    num_stages: int = 1
+
+
+def sequences_at(seq, there, lengths, short_queries, short_q, block_q):
+    """Of sequences: first query row, query_len, seq_len, number of Q Blocks, tokens of one, whether queries are short.
+
+    lengths: query_start_loc, seq_lens, num_tokens, max_keys. A sequence beyond the capacity, with rows past num_tokens
+    or more than max_keys keys, has -1 keys, and the rows that exist.
+    """
+    query_start_loc, seq_lens, num_tokens, max_keys = lengths
+    start = hl.load(query_start_loc, [seq], extra_mask=there)
+    stop = hl.load(query_start_loc, [seq + 1], extra_mask=there)
+    seq_len = hl.load(seq_lens, [seq], extra_mask=there)
+    seq_len = torch.where((stop > start) & ((stop > num_tokens) | (seq_len > max_keys)), -1, seq_len)
+    most = hl.full([], num_tokens, dtype=torch.int32)
+    start = torch.minimum(start, most)
+    query_len = torch.minimum(stop, most) - start
+    short = query_len <= short_queries
+    tokens = torch.where(short, int32(short_q), int32(block_q))
+    return start, query_len, seq_len, q_blocks(query_len + tokens - 1, short, short_q, block_q), tokens, short
+
+
+def q_blocks(tokens, short, short_q, block_q):
+    """How many Q Blocks of their class so many query tokens fill."""
+    return torch.where(short, div(tokens, short_q), div(tokens, block_q))
+
+
+def longer(T, context, seq_len, blocks, short, f, short_q, block_q, unit):
+    """How many of a sequence's Q Blocks have more than T tiles; each counts at least one, even without a key."""
+    zero = hl.zeros([], dtype=torch.int32)
+    count = blocks
+    if f["non_causal"] is None:
+        before = q_blocks(torch.maximum(T * unit - context, zero), short, short_q, block_q)
+        count = blocks - torch.minimum(before, torch.maximum(blocks - 1, zero))
+    return torch.where(T <= 0, blocks, torch.where(seq_len > T * unit, count, 0))
+
+
+def mean_keys(query_len, seq_len, f):
+    """Keys that a sequence's Q Blocks see, without a window, on average."""
+    return seq_len - div(query_len, 2) if f["non_causal"] is None else seq_len
+
+
+def end_tiles(query_len, seq_len, end, f, unit):
+    """Tiles of the Q Block whose last query token stands before `end`, without a window; at least one."""
+    keys = seq_len - query_len + torch.minimum(end, query_len) if f["non_causal"] is None else seq_len
+    return torch.maximum(cdiv(torch.maximum(keys, int32(0)), unit), int32(1))
+
+
+def seen_tiles(seq, there, first_pos, last_pos, seq_len, short, f, short_tile, tile):
+    """Tiles [lowest, stop) of their class that Q Blocks see; at least one."""
+    _, _, lowest, _, _, stop = kv_tile_range(seq, first_pos, last_pos, seq_len, f, tile, there)
+    _, _, low, _, _, high = kv_tile_range(seq, first_pos, last_pos, seq_len, f, short_tile, there)
+    stop = torch.maximum(torch.where(short, high, stop), int32(1))
+    return torch.minimum(torch.where(short, low, lowest), stop - 1), stop
+
+
+def longest_tiles(seq_len, block_q, sees, unit):
+    """Tiles of a sequence's longest Q Block, at least one. sees: keys that a query token sees at most."""
+    return torch.maximum(cdiv(torch.minimum(seq_len, block_q + int32(sees)), unit), int32(1))
+
+
+def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, each):
+    """Tiles of a segment, of those in `each`, with which the items end soonest.
+
+    longest, work: tiles of the longest Q Block, and of all. items, rows: how many items there are, and rows of scratch,
+    with each choice, under one KV head. Each program has as many items as the others, or as much as the longest.
+    """
+    turns = div(items * num_kv_heads + programs - 1, programs).to(torch.float32)
+    share = work / torch.maximum(items, int32(1)).to(torch.float32)
+    cost = torch.maximum(turns * (share + EACH), each.to(torch.float32) + EACH)
+    cost = torch.where(each < longest, cost + MERGE, cost)
+    cost = torch.where(rows <= rows_at_most, cost, float("inf"))
+    return torch.where(cost <= cost.amin(0), each, 0).amax(0)
+
+
+def _plan_kernel(
+    plan: torch.Tensor,  # i32 [items, SIZE]
+    counters: torch.Tensor,  # i32 [COUNTERS]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    num_tokens: int,
+    max_keys: int,  # of a sequence
+    groups: int,  # of Q Blocks, at most
+    programs: int,  # that take the items of all KV heads, rows of scratch for one of them
+    rows_at_most: int,
+    num_kv_heads: int,
+    sees: int,
+    f: dict,
+    short_queries: hl.constexpr,
+    short_q: hl.constexpr,
+    short_tile: hl.constexpr,
+    block_q: hl.constexpr,
+    tile: hl.constexpr,
+    unit: hl.constexpr,
+    ratio: hl.constexpr,
+    blocks: hl.constexpr,
+    sequences: hl.constexpr,
+    chunk: hl.constexpr,
+) -> None:
+    num_seqs = seq_lens.size(0)
+    hl.specialize((plan.size(1), counters.size(0)))
+    lengths = (query_start_loc, seq_lens, num_tokens, max_keys)
+    for program in hl.grid(groups):
+        number = program * blocks + hl.arange(blocks)  # of a Q Block, sequence by sequence
+        seq, before = number * 0, number * 0  # its sequence, Q Blocks of those before it
+        total = hl.zeros([], dtype=torch.int32)
+        refused = hl.zeros([], dtype=torch.int32)
+        longest = hl.full([], 1, dtype=torch.int32)
+        work = hl.zeros([], dtype=torch.float32)
+        for begin in hl.grid(0, num_seqs, sequences):
+            index = begin + hl.arange(sequences)
+            _, query_len_a, seq_len_a, count_a, tokens_a, _ = sequences_at(
+                index, index < num_seqs, lengths, short_queries, short_q, block_q
+            )
+            ends = total + hl.cumsum(count_a, 0)
+            ended = ends[None, :] <= number[:, None]
+            seq = seq + ended.to(torch.int32).sum(1).to(torch.int32)
+            before = torch.maximum(before, torch.where(ended, ends[None, :], 0).amax(1))
+            total = total + count_a.sum(0).to(torch.int32)
+            refused = torch.maximum(refused, (seq_len_a < 0).to(torch.int32).amax(0))
+            mine = torch.where(count_a > 0, longest_tiles(seq_len_a, tokens_a, sees, unit), 1)
+            longest = torch.maximum(longest, mine.amax(0))
+            mean = mean_keys(query_len_a, seq_len_a, f)
+            work = work + (count_a * longest_tiles(mean, tokens_a, sees, unit)).to(torch.float32).sum(0)
+        live = number < total
+        start, query_len, seq_len, count, tokens, short = sequences_at(
+            seq, live, lengths, short_queries, short_q, block_q
+        )
+        first = (number - before) * tokens
+        tiles = end_tiles(query_len, seq_len, first + tokens, f, unit)
+
+        halvings = hl.arange(chunk)  # 1, 1, 2, 3, 4, 6, 8, ... segments of the longest
+        choices = cdiv(longest, ((2 + halvings % 2) << (halvings // 2)) >> 1)
+        items = choices * 0
+        rows = choices * 0
+        for begin in hl.grid(0, num_seqs, sequences):
+            index = begin + hl.arange(sequences)
+            _, _, seq_len_b, count_b, tokens_b, _ = sequences_at(
+                index, index < num_seqs, lengths, short_queries, short_q, block_q
+            )
+            n = count_b[:, None] * cdiv(longest_tiles(seq_len_b, tokens_b, sees, unit)[:, None], choices[None, :])
+            items = items + n.sum(0).to(torch.int32)
+            used_rows = torch.where(n > count_b[:, None], n * tokens_b[:, None] * ratio, 0)
+            rows = rows + used_rows.sum(0).to(torch.int32)
+        each = segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, choices)
+
+        own = cdiv(longest_tiles(seq_len, tokens, sees, unit), each)
+        rank = count - 1 - (number - before)  # Q Blocks that come before this one: here those of its own sequence
+        place = rank * own  # items that come before this one, and rows of scratch
+        scratch = place * tokens * ratio
+        num_items = hl.zeros([], dtype=torch.int32)
+        for begin in hl.grid(0, num_seqs, sequences):
+            index = begin + hl.arange(sequences)
+            _, query_len_c, seq_len_c, count_c, tokens_c, short_c = sequences_at(
+                index, index < num_seqs, lengths, short_queries, short_q, block_q
+            )
+            as_many = index[None, :] < seq[:, None]  # those too come first that have as many tiles
+            more = longer(
+                tiles[:, None] - as_many.to(torch.int32), (seq_len_c - query_len_c)[None, :], seq_len_c[None, :],
+                count_c[None, :], short_c[None, :], f, short_q, block_q, unit,
+            )  # fmt: skip
+            segments = cdiv(longest_tiles(seq_len_c, tokens_c, sees, unit), each)
+            more = torch.where(index[None, :] == seq[:, None], 0, more) * segments[None, :]
+            place = place + more.sum(1).to(torch.int32)
+            of_part = torch.where(segments > 1, tokens_c * ratio, 0)
+            scratch = scratch + (of_part[None, :] * more).sum(1).to(torch.int32)
+            num_items = num_items + (count_c * segments).sum(0).to(torch.int32)
+        if program == 0:
+            of = hl.arange(4)
+            hl.store(counters, [of], torch.where(of == 2, num_items, torch.where(of == 3, refused, 0)))
+
+        position = seq_len - query_len + first
+        last_pos = position + torch.minimum(tokens, query_len - first) - 1
+        lowest, stop = seen_tiles(seq, live, position, last_pos, seq_len, short, f, short_tile, tile)
+        per_segment = cdiv(stop - lowest, own)
+        used = cdiv(stop - lowest, per_segment)
+        most = torch.where(live, own, 0).amax(0)
+        for done in hl.grid(0, most, chunk):
+            segment = (done + hl.arange(chunk))[None, :]
+            item = place[:, None] + segment
+            here = live[:, None] & (segment < own[:, None])
+            begins = lowest[:, None] + segment * per_segment[:, None]
+            none = segment * 0
+            hl.store(plan, [item, 0], torch.where(segment < used[:, None], seq[:, None], HOLE), extra_mask=here)
+            hl.store(plan, [item, 1], (start + first)[:, None] + none, extra_mask=here)
+            hl.store(plan, [item, 2], (query_len - first)[:, None] + none, extra_mask=here)
+            hl.store(plan, [item, 3], position[:, None] + none, extra_mask=here)
+            hl.store(plan, [item, 4], seq_len[:, None] + none, extra_mask=here)
+            hl.store(plan, [item, 5], torch.minimum(begins, stop[:, None]), extra_mask=here)
+            hl.store(plan, [item, 6], torch.minimum(begins + per_segment[:, None], stop[:, None]), extra_mask=here)
+            hl.store(plan, [item, 7], torch.where(used[:, None] > 1, segment, -1), extra_mask=here)
+            hl.store(plan, [item, 8], used[:, None] + none, extra_mask=here)
+            hl.store(plan, [item, 9], torch.where(own > 1, scratch, 0)[:, None] + none, extra_mask=here)
+            hl.store(plan, [item, 10], short[:, None].to(torch.int32) + none, extra_mask=here)
+            hl.store(plan, [item, 11], first[:, None] + none, extra_mask=here)
+
+
+_plan = kernel(_plan_kernel)
+
+
+def item_at(plan, item):
+    """seq, and the other FIELDS of an item."""
+    row, left, position = hl.load(plan, [item, 1]), hl.load(plan, [item, 2]), hl.load(plan, [item, 3])
+    seq_len, start, stop = hl.load(plan, [item, 4]), hl.load(plan, [item, 5]), hl.load(plan, [item, 6])
+    part, parts, scratch = hl.load(plan, [item, 7]), hl.load(plan, [item, 8]), hl.load(plan, [item, 9])
+    short, first = hl.load(plan, [item, 10]), hl.load(plan, [item, 11])
+    return hl.load(plan, [item, 0]), (row, left, position, seq_len, start, stop, part, parts, scratch, short, first)
+
+
+def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -> int:
+    """Fill `plan` with the items of the batch's sequences.
+
+    Sets `counters`: zeros, in which launches count, whatever a launch that was broken off left there; how many items
+    there are, HOLEs among them; whether a sequence is beyond the capacity. Returns how many entries were written at
+    most; a capture of larger batches keeps that number. Raises SpecError where the plan has no room. Of the features
+    only those count that hide keys.
+    """
+    items, blocks = cut.ensure_room(plan, batch), cut.most_blocks(batch.num_tokens, batch.num_seqs)
+    args = (
+        plan, counters, batch.query_start_loc, batch.seq_lens, batch.num_tokens,
+        batch.block_table.shape[1] * batch.shape.block_size, max(host_cdiv(blocks, step_plan.BLOCKS), 1), cut.programs,
+        cut.rows, batch.shape.num_kv_heads, min(features.sees, WIDEST),
+        bundle(step_plan.mask_of(features)),
+        cut.longest_short, *cut.short, *cut.long, cut.unit, batch.shape.queries_per_kv, step_plan.BLOCKS,
+        step_plan.SEQUENCES, CHUNK,
+    )  # fmt: skip
+    run(_plan, _Plan(), args)
+    return items
