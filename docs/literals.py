@@ -1,38 +1,45 @@
-"""The rules, counted: numeric literals of the syntax trees and lines, of what docs/tuning.md tells.
+"""The numbers that a choice is made by, counted: literals of the syntax trees other than 0, 1 and 2, and lines.
 
 python docs/literals.py
 """
 
 import ast
-import json
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = ("untuned.py", "listing2.py")
+ROOMS = {
+    "`common/choice/`": "common/choice/*.py",
+    "`common/serving/choice.py`, `cdna.py`, `listing2.py`": "common/serving/{choice,cdna,listing2}.py",
+    "`dsl_*/heuristics/`": "dsl_*/heuristics/**/*.py",
+    "`dsl_triton/native/auto.py`, `sm90_config.py`": "dsl_triton/native/{auto,sm90_config}.py",
+}
 
 
-def count(files: list[Path]) -> tuple[int, int]:
-    """Numbers in the sources (True and False are none), and lines."""
+def files(pattern: str) -> list[Path]:
+    """Of a glob with at most one group of alternatives in braces."""
+    before, _, rest = pattern.partition("{")
+    names, _, after = rest.partition("}")
+    return sorted(file for name in names.split(",") for file in ROOT.glob(before + name + after))
+
+
+def count(found: list[Path]) -> tuple[int, int]:
+    """Literals (True and False are none), and lines."""
     literals = lines = 0
-    for file in files:
+    for file in found:
         text = file.read_text(encoding="utf-8")
         values = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
-        literals += sum(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        literals += sum(value not in (0, 1, 2) for value in numbers)
         lines += len(text.splitlines())
     return literals, lines
 
 
 def main() -> None:
-    rules = sorted(ROOT.glob("dsl_*/heuristics/**/*.py"))
-    shared = [ROOT / "common" / "serving" / name for name in SHARED]
-    tiles = (ROOT / "common" / "serving" / "tiles.json").read_text(encoding="utf-8")
-    rows = sum(len(lines) for part, lines in json.loads(tiles).items() if part != "of")
-    for name, (literals, lines) in (
-        ("`dsl_*/heuristics/`", count(rules)),
-        (f"shared: {', '.join(f'`{name}`' for name in SHARED)}", count(shared)),
-        ("data: `tiles.json`, four numbers a line of it", (4 * rows, len(tiles.splitlines()))),
-    ):
-        print(f"| {name} | {literals:,} | {lines:,} |")
+    whole = [count(files(pattern)) for pattern in ROOMS.values()]
+    for name, (literals, lines) in zip(ROOMS, whole, strict=True):
+        print(f"| {name} | {literals} | {lines:,} |")
+    literals, lines = map(sum, zip(*whole, strict=True))
+    print(f"| together | {literals} | {lines:,} |")
 
 
 if __name__ == "__main__":

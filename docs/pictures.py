@@ -370,7 +370,7 @@ def auto():
     box(axes, 20, 12, 12, 8, SKY, edge=LINE)
     text(axes, 26, 16, "rounded up\nto a grid", **words)
     box(axes, 37, 12, 13, 8, ORANGE, edge=LINE)
-    text(axes, 43.5, 16, "the GPU's tree,\nor the untuned\ndefault", **words)
+    text(axes, 43.5, 16, "a measured winner,\nor what logs\nteach", **words)
     arrow(axes, (15, 16), (20, 16))
     arrow(axes, (32, 16), (37, 16))
     for i, (name, why) in enumerate(

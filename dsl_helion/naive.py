@@ -15,6 +15,7 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.kernel import Capacity, Precision, launches
+from common.spec.metadata import BatchStats
 from dsl_helion.binding import kernel, run
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "lse", "full_graph"})
@@ -38,6 +39,12 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         for num_warps in (1, 2, 4, 8):
             for num_stages in (1, 2, 3):
                 yield Config(grid, num_warps, num_stages)
+
+
+def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
+    """One warp a program, four where a page of K is more than 4 KB: a page is one load."""
+    grid = "sequences" if stats.max_query_len <= 1 else "tokens"
+    return Config(grid, num_warps=1 if shape.block_size * shape.head_size <= 2048 else 4)
 
 
 def _naive_kernel(

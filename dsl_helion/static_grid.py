@@ -6,7 +6,7 @@ is made once for all layers of a step: Q Blocks of few rows for short queries, o
 segments where programs would wait for the longest. A program claims an item, reads its keys through pages as
 adjustable_tile.py does, and claims the next. Segments leave their sums for `merge_parts`, on the same grid.
 
-Either class has lines and names of its own, as ablations/fused.py says.
+Either class has lines and names of its own: Helion gives a name one type in a kernel.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,11 @@ from types import SimpleNamespace
 import helion.language as hl
 import torch
 
+from common.choice.legal import fitted_part
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision
-from common.spec.metadata import SHORT_QUERY
+from common.spec.metadata import SHORT_QUERY, BatchStats
 from common.spec.step_plan import HOLE, Cut, PlannedScratch, ensure_capacity, ensure_served, scratch_rows
 from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import (
@@ -89,6 +90,17 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         how = replace(how, **{name: fitting[0] for name, fitting in parts.items()})
         for name, fitting in parts.items():
             yield from (replace(how, **{name: part}) for part in fitting)
+
+
+def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
+    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together, with the warps
+    and stages of prompts."""
+    keys = 32 if gpu.mfma else 128  # of a decode
+    how = fitted_part({"tile_size": min(keys, 64), "num_stages": 2, "block_m": 64, "num_warps": 4}, shape, gpu)
+    keys = fitted_part(how | {"tile_size": keys, "block_m": 16}, shape, gpu)["tile_size"]
+    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"))
+    matrix = 16 if gpu.mfma else 0
+    return Config(decode, prefill, 2 * max(gpu.units, 1), **how, matrix_instr=matrix, gather="flat")
 
 
 def item_range(seq, left, position, seq_len, start, stop, key_cache, f, block_q, tile_size, few_rows):

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
 from common.spec.kernel import Capacity, Precision, launches
+from common.spec.metadata import BatchStats
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "lse", "full_graph"})
 CONTRACT = Precision()
@@ -36,6 +37,12 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         for num_warps in (1, 2, 4, 8):
             for num_stages in (1, 2, 3):
                 yield Config(grid, num_warps, num_stages)
+
+
+def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
+    """One warp a program, four where a page of K is more than 4 KB: a page is one load."""
+    grid = "sequences" if stats.max_query_len <= 1 else "tokens"
+    return Config(grid, num_warps=1 if shape.block_size * shape.head_size <= 2048 else 4)
 
 
 @triton.jit(do_not_specialize=["num_seqs"])  # do not recompile for num_seqs == 1

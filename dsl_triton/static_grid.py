@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import triton
 import triton.language as tl
 
+from common.choice.legal import fitted_part
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
-from common.spec.metadata import SHORT_QUERY
+from common.spec.metadata import SHORT_QUERY, BatchStats
 from common.spec.step_plan import Cut, PlannedScratch, ensure_capacity, ensure_served, scratch_rows
 from dsl_triton.binding import can_overlap, fits, on_cdna, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
@@ -93,6 +94,18 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         for name, fitting in parts.items():
             for part in fitting:
                 yield replace(how, **{name: part}, overlap=can_overlap(gpu))
+
+
+def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
+    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together, with the warps
+    and stages of prompts."""
+    keys = 32 if gpu.mfma else 128  # of a decode
+    how = fitted_part({"tile_size": min(keys, 64), "num_stages": 2, "block_m": 64, "num_warps": 4}, shape, gpu)
+    keys = fitted_part(how | {"tile_size": keys, "block_m": 16}, shape, gpu)["tile_size"]
+    gather = "run" if shape.cache_dtype.itemsize > 1 else "key"  # 8 bits by runs spill on an A100
+    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), gather)
+    matrix = 16 if gpu.mfma else 0
+    return Config(decode, prefill, 2 * max(gpu.units, 1), **how, matrix_instr=matrix, overlap=can_overlap(gpu))
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.choice.legal import WARP_GROUP_ROWS, in_registers
+from common.choice.legal import WARP_GROUP_ROWS, Columns, in_registers
 from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
@@ -24,8 +24,6 @@ GATHERS = ("key", "run", "page", "flat", "2idx")
 REGISTERS = 65536
 MOST_REGISTERS, MOST_PROGRAMS = 255, 16  # of a thread; of an SM, beyond which none more hides latency
 OF_SHORT_MMA = 0.6  # of a unit's peak: products of under 64 rows pass their operands through registers
-
-Columns = dict[str, np.ndarray]
 
 
 class Launch(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from common.choice import columns, cost
+from common.choice.legal import fitted_part
 from common.choice.model import Net
-from common.choice.portfolio import SHORT, Portfolio
+from common.choice.portfolio import CUT, SHORT, Portfolio
 from common.choice.table import table
 from common.gpus import Gpu
 from common.spec import AttentionShape
@@ -29,6 +30,7 @@ MEMBERS += ("winners", "constants", "portfolio", "net", "held_out")
 WIDTH = 73  # columns of a table
 COUNT = 5  # candidates of a batch that are measured
 TOGETHER = 128  # batches of one pass
+DIGITS = 4  # of a loss
 TWIN = 0.04  # log of time: near twins lose alike, so another of a kernel and its rows has to promise more
 
 
@@ -44,6 +46,15 @@ class Candidate:
     kernel: str
     config: Mapping[str, Any]
     loss: float
+
+
+@dataclass(frozen=True)
+class Own:
+    """A kernel beside a portfolio, whose config follows from a batch. config: of stats and the config for short queries
+    beside prompts (None: there are none) both as plain values."""
+
+    kernel: str
+    config: Callable[[BatchStats, Mapping[str, Any] | None], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -89,25 +100,58 @@ class Learned:
         gpu: Gpu,
         count: int = COUNT,
         kernels: Collection[str] | None = None,
+        own: Own | None = None,
     ) -> list[Candidate]:
-        """The `count` best candidates of these kernels (all of the portfolio), fewer where fewer fit. stats: as
-        `grid.decided_by` and `grid.seen` have them. Kernels with a launch for short queries alone are none for a batch
-        that has no others: SHORT is the same."""
-        ((rows, segments, lost, config),) = self._ranked(shape, [stats], gpu, kernels)
-        once = {(rows[i], segments[i]): i for i in range(len(rows))}  # two shares may be one number of segments
-        at = np.array(sorted(once.values()), dtype=int)
-        kinds = [self.portfolio.rows[rows[i]] for i in at]
-        best = at[apart([(kernel, part.get("block_m")) for kernel, part in kinds], lost[at])][:count]
-        return [self._candidate(rows[i], segments[i], lost[i], config) for i in best]
+        """The `count` best candidates of these kernels (all of the portfolio), fewer where fewer fit. own: a kernel
+        beside them.
 
-    def best(self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu) -> list[Candidate | None]:
-        """The first of each of many batches; None where nothing fits."""
+        stats: as `grid.decided_by` and `grid.seen` have them; what they count is rounded up (`coarse`). Kernels with a
+        launch for short queries alone are none for a batch that has no others: SHORT is the same.
+        """
+        stats = coarse(stats)
+        ((rows, segments, lost, decode),) = self._ranked(shape, [stats], gpu, kernels)
+        once = {(rows[i], segments[i]): i for i in range(len(rows))}  # two shares may be one number of segments
+        found = [self._candidate(rows[i], segments[i], lost[i], decode) for i in sorted(once.values())]
+        found += [one for one in self._owned(shape, [stats], [decode], gpu, own) if one]
+        kinds = [(one.kernel, one.config.get("prefill", one.config).get("block_m")) for one in found]
+        order = apart(kinds, np.array([one.loss for one in found]))
+        return [found[i] for i in order[:count]]
+
+    def best(
+        self,
+        shape: AttentionShape,
+        many: Sequence[BatchStats],
+        gpu: Gpu,
+        kernels: Collection[str] | None = None,
+        own: Own | None = None,
+    ) -> list[Candidate | None]:
+        """The first of each of many batches, as `first` has them; None where nothing fits."""
         found: list[Candidate | None] = []
         for start in range(0, len(many), TOGETHER):
-            for rows, segments, lost, config in self._ranked(shape, many[start : start + TOGETHER], gpu, None):
+            of = [coarse(stats) for stats in many[start : start + TOGETHER]]
+            ranked = list(self._ranked(shape, of, gpu, kernels))
+            others = self._owned(shape, of, [decode for *_, decode in ranked], gpu, own)
+            for (rows, segments, lost, decode), other in zip(ranked, others, strict=True):
                 i = int(np.argmin(lost)) if len(rows) else None
-                found.append(None if i is None else self._candidate(rows[i], segments[i], lost[i], config))
+                one = None if i is None else self._candidate(rows[i], segments[i], lost[i], decode)
+                found.append(other if other and (one is None or other.loss < one.loss) else one)
         return found
+
+    def _owned(
+        self,
+        shape: AttentionShape,
+        many: Sequence[BatchStats],
+        decodes: Sequence[dict[str, Any] | None],
+        gpu: Gpu,
+        own: Own | None,
+    ) -> list[Candidate | None]:
+        """The candidate of each batch whose config the kernel makes."""
+        if own is None:
+            return [None] * len(many)
+        configs = [own.config(stats, decode) for stats, decode in zip(many, decodes, strict=True)]
+        made = columns.configs([(own.kernel, config) for config in configs], self.dsl)
+        lost = self._told(columns.batches([(shape, stats, gpu) for stats in many]), made)
+        return [Candidate(own.kernel, *one) for one in zip(configs, lost.tolist(), strict=True)]
 
     def _candidate(self, row: int, segments: float, loss: float, decode: dict[str, Any] | None) -> Candidate:
         return Candidate(self.portfolio.rows[row][0], self.portfolio.config(row, segments, decode), float(loss))
@@ -139,20 +183,27 @@ class Learned:
         batch = columns.batches([(shape, stats, gpu) for stats in many])
         rows, segments, made = self.portfolio.candidates(batch, kernels, decode)
         wide = {name: value[:, None] for name, value in batch.items()}
-        lost = self.net.losses(table(wide, made, self.constants)) if len(rows) else np.zeros(0)
+        lost = self._told(wide, made) if len(rows) else np.zeros(0)
         return rows, segments, lost.reshape(len(many), len(rows))
+
+    def _told(self, batch: columns.Columns, made: columns.Columns) -> np.ndarray:
+        """What the net says, rounded: configs that the columns do not tell apart lose the same, in any batch."""
+        return self.net.losses(table(batch, made, self.constants)).round(DIGITS)
 
     def _short(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu
     ) -> tuple[list[dict[str, Any]], columns.Columns]:
-        """What serves the short queries beside prompts, and its columns [batch]: the best for them alone."""
+        """What serves the short queries beside prompts, and its columns [batch]: the best for them alone, without a
+        reduction of segments where no decode is expected."""
         of, alone = self.portfolio, [_decodes(stats) for stats in many]
         rows, segments, lost = self._losses(shape, alone, gpu, {SHORT}, None)
         if len(rows):
             best = lost.argmin(axis=1)
-            configs = [of.config(rows[i], segments[n, i], None) for n, i in enumerate(best)]
+            cut = [segments[n, i] if many[n].num_decodes else 1 for n, i in enumerate(best)]
+            configs = [of.config(rows[i], most, None) for i, most in zip(best, cut, strict=True)]
         else:
-            configs = [of.config(of.smallest(SHORT), 1, None)] * len(many)
+            some = next(part for kernel, part in of.rows if kernel == SHORT)
+            configs = [fitted_part(some | {CUT: 1}, shape, gpu)] * len(many)
         made = columns.configs([(SHORT, config) for config in configs], self.dsl)
         return configs, {name: value for name, value in made.items() if name.startswith("short_")}
 
@@ -174,6 +225,22 @@ def _decodes(stats: BatchStats) -> BatchStats:
     seqs = max(stats.num_decodes, 1)
     keys = max(stats.total_seq_len * seqs // max(stats.num_seqs, 1), 1)
     return BatchStats(seqs, seqs, seqs, 1, stats.max_seq_len, keys)
+
+
+def coarse(stats: BatchStats) -> BatchStats:
+    """Stats with sequences, tokens and longest query rounded up to four steps a doubling, so that steps of a server
+    share a choice."""
+    decodes, prompts = up(stats.num_decodes), up(stats.num_seqs - stats.num_decodes)
+    seqs, longest = max(decodes + prompts, 1), stats.max_query_len
+    longest = up(longest) if longest > SHORT_QUERY else longest
+    tokens, total = max(up(stats.num_tokens), seqs), stats.total_seq_len * seqs // max(stats.num_seqs, 1)
+    return BatchStats(seqs, tokens, decodes, longest, max(stats.max_seq_len, longest), total)
+
+
+def up(n: int) -> int:
+    """The smallest of 0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20 ... (grid.KEYS) that is at least n."""
+    step = 1 << max(n.bit_length() - 3, 0)
+    return -(-n // step) * step
 
 
 def apart(kinds: Sequence[Any], lost: np.ndarray) -> np.ndarray:

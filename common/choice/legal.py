@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +12,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import power_of_two
 
-if TYPE_CHECKING:
-    from common.choice.columns import Columns
+Columns = dict[str, np.ndarray]  # of batches, or of candidates, by name
 
 MOST_SEGMENTS = 128  # what a reduction's tile holds
 FILLED = 180  # of a thread's 255 registers: most compiled candidates beyond it spill
@@ -55,3 +56,27 @@ def fits_one(rows: int, tile: int, warps: int, stages: int, shape: AttentionShap
     lanes = power_of_two(shape.head_size), power_of_two(shape.value_lanes)
     sizes = shape.dtype.itemsize, shape.cache_dtype.itemsize, gpu.shared_bytes
     return bool(holds(rows, tile, warps * gpu.warp_size, stages, *lanes, *sizes))
+
+
+def fitted(config: Any, shape: AttentionShape, gpu: Gpu) -> Any:
+    """A kernel's DEFAULT, each part with fewer keys a tile, then fewer stages, then fewer rows, until it fits."""
+    if not dataclasses.is_dataclass(config):
+        return config
+    changes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    if {"tile_size", "num_warps", "num_stages"} <= changes.keys():
+        return dataclasses.replace(config, **fitted_part(changes, shape, gpu))
+    return dataclasses.replace(config, **{name: fitted(value, shape, gpu) for name, value in changes.items()})
+
+
+def fitted_part(part: Mapping[str, Any], shape: AttentionShape, gpu: Gpu) -> dict[str, Any]:
+    """As `fitted`, of one launch's config as plain values."""
+    least = power_of_two(shape.queries_per_kv)
+    part = dict(part)
+    smallest = {"tile_size": LEAST_LANES, "num_stages": 1, "block_m": LEAST_LANES}
+    for name, limit in smallest.items():
+        while name in part and part[name] > limit:
+            rows = max(part.get("block_m", LEAST_LANES), least)
+            if fits_one(rows, part["tile_size"], part["num_warps"], part["num_stages"], shape, gpu):
+                return part
+            part[name] = part[name] - 1 if name == "num_stages" else part[name] // 2
+    return part

@@ -66,10 +66,6 @@ class Portfolio:
         part = part | {CUT: int(segments)} if CUT in part else part
         return part if kernel in ONE_LAUNCH else {"prefill": part, "decode": decode}
 
-    def smallest(self, kernel: str) -> int:
-        """The first row of a kernel: where nothing fits, a launch of it says what it lacks."""
-        return next(i for i, (name, _) in enumerate(self.rows) if name == kernel)
-
 
 def _check(kernel: str, parts: Any) -> None:
     if not isinstance(parts, list) or not 0 < len(parts) <= MOST_CONFIGS:

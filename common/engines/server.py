@@ -13,7 +13,6 @@ import torch
 
 from common.engines.options import Kernel, Options, kernel_of
 from common.serving.arguments import HINTS
-from common.serving.grid import GRID
 from common.serving.plan import Plan
 from common.serving.points import Point, points, prompts, typical
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
@@ -259,7 +258,7 @@ class Server:
 
 def upto(most: int) -> list[int]:
     """The points of the grid up to `most`, and `most` itself."""
-    return [n for n in GRID if n < most] + [most]
+    return [1 << i for i in range((most - 1).bit_length())] + [most]
 
 
 def _said(done: int, launches: int) -> None:

@@ -1,4 +1,5 @@
-"""Which kernel and config serve a batch: the measured winner of its key on the GPU, else the family's rules.
+"""Which kernel and config serve a batch: the measured winner of its key on the GPU, else the first candidate of what
+logs teach (common/choice), else a kernel's DEFAULT, made to fit.
 
 Choices are made from exact host integers (common/serving/grid.py), and segments are numbers of a short list
 (`few_segments`), so that the choices which a capacity can reach are few: those of a grid's points can all be compiled
@@ -8,9 +9,8 @@ before the first request.
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -19,30 +19,28 @@ from typing import Any
 
 import torch
 
-from common.choice.learned import COUNT, Candidate, Learned, NotLearned, read
-from common.choice.legal import MOST_SEGMENTS
+from common.choice.learned import COUNT, Candidate, Learned, NotLearned, Own, coarse, read
+from common.choice.legal import fitted
 from common.gpus import TABLE, Gpu, unlike
 from common.serving import winners
 from common.serving.cdna import settled
-from common.serving.grid import INVARIANT, KEYS, decided_by, few_keys, power_of_two, reachable_stats, seen
+from common.serving.grid import INVARIANT, decided_by, few_keys, reachable_stats, seen
+from common.serving.pieces import changed, few_segments
 from common.serving.stamps import stamp
 from common.serving.tape import Launch
 from common.serving.winners import Winners, built
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, asked_of, planned
-from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
+from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import RefusedCompiler, refusal
 
 UNTUNED = "untuned default"
-OF_THIS_GPU = "rules written from times of this GPU"
-# Whose configs, where no table of winners is asked: the module in `heuristics` that has them.
-UNMEASURED = {"default": "generic.default", "paper": "paper.listing2"}
+PAPER = "heuristics.paper.listing2"  # the module of `heuristics="paper"`
 LEARNED, MEASURED = "heuristics/learned", "measured"
+RANKED = ("tree", "learned")  # the `heuristics` that ask what logs teach; `tree` asks the measured winners first
 NO_GPU = "no GPU: the kernel's DEFAULT"
-# Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
-# would be 2.1 GB of 32 heads of 128, for programs that fill an H200 ten times.
-MOST_PARTS_BYTES = 2**28
 WORTH = 1.02  # two timings of one code differ by 1%
+COPY_PROGRAMS = 8  # a unit
 MOST_CHOICES = 2**17  # kept a family: a plan's capacity asks for some ten thousand
 
 
@@ -50,8 +48,8 @@ MOST_CHOICES = 2**17  # kept a family: a plan's capacity asks for some ten thous
 class Choice:
     """`auto`'s Config: a kernel of the family by its file's name, and that kernel's Config.
 
-    path: what chose, `measured on ROW` or `heuristics/generic/default.py: auto`.
-    provenance: what stands behind it: where winners are kept, OF_THIS_GPU or UNTUNED.
+    path: what chose, `measured on ROW`, `heuristics/learned/h200.json` or `DEFAULT`.
+    provenance: what stands behind it: where winners are kept, the logs that were learned from, or UNTUNED.
     """
 
     kernel: str
@@ -83,67 +81,6 @@ def best(timed: list[Timed]) -> Timed | None:
     return done[0] if done[0] is timed[0] and done[0].us < WORTH * least.us else least
 
 
-def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
-    """`config` and its parts with the nearest number of segments of KEYS, by ratio, and few enough for
-    MOST_PARTS_BYTES of partial results; what is no dataclass stays as it is."""
-    tokens = max(stats.num_seqs, 1) * min(max(stats.max_query_len, 1), SHORT_QUERY)
-    most = MOST_PARTS_BYTES // (4 * tokens * shape.num_query_heads * (shape.value_lanes + 2))
-    return _with_segments(config, max(min(most, MOST_SEGMENTS), 1))
-
-
-def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
-    """What a choice's launches are compiled for: (kernel, part, its config), or the whole where there are no parts.
-
-    A part is of the kernel whose Config it is: the decodes of unpaged and of adjustable_tile are both launches of
-    parallel_softmax, compiled once. So are numbers of segments (a Config's RUN_TIME) that round up to one power of two,
-    which is what their merge is compiled for, and that 16 divides alike, which Triton asks of Helion's integers.
-    """
-    config = _compiled(choice.config)
-    names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
-    parts = {name: getattr(config, name) for name in names}
-    if not any(map(dataclasses.is_dataclass, parts.values())):
-        return [(choice.kernel, "", config)]
-    rest = tuple((name, value) for name, value in parts.items() if not dataclasses.is_dataclass(value))
-    launched = {name: value for name, value in parts.items() if dataclasses.is_dataclass(value)}
-    return [(type(value).__module__, name, (value, rest)) for name, value in launched.items()]
-
-
-def _kind(number: int) -> int:
-    """The power of two that is no smaller; where 16 divides that and not the number, one less, which no choice has."""
-    power = power_of_two(number)
-    return power - 1 if power >= 16 and number % 16 else power
-
-
-@lru_cache(4096)
-def _compiled(config: Any) -> Any:
-    return _changed(config, lambda part: getattr(part, "RUN_TIME", ()), _kind)
-
-
-@lru_cache(4096)
-def _with_segments(config: Any, most: int) -> Any:
-    allowed = [n for n in KEYS if n <= most]
-
-    def nearest(wanted: int) -> int:
-        return min(allowed, key=lambda n: abs(math.log(n / wanted)))
-
-    return _changed(config, lambda _: ("num_segments",), nearest)
-
-
-def _changed(config: Any, names: Callable[[Any], Sequence[str]], change: Callable[[int], int]) -> Any:
-    """`config` with `change` of each field that `names` gives for it and for each of its parts; what is no dataclass
-    stays as it is."""
-    if not dataclasses.is_dataclass(config):
-        return config
-    changes = {}
-    for name in (one.name for one in dataclasses.fields(config)):
-        value = getattr(config, name)
-        if name in names(config):
-            changes[name] = change(value)
-        elif dataclasses.is_dataclass(value):
-            changes[name] = _changed(value, names, change)
-    return dataclasses.replace(config, **changes) if changes else config
-
-
 def distinct(choices: Sequence[Choice]) -> list[Choice]:
     """Those of a kernel and config of their own, in their order."""
     return list({(one.kernel, one.config): one for one in reversed(choices)}.values())[::-1]
@@ -161,7 +98,7 @@ class Family:
     """One DSL's kernels as `auto` sees them; the two DSLs' `auto.py` each make one.
 
     kernels: the names that may be chosen, by falling preference where a batch needs what the first choice lacks.
-    load: the module of that name within the family (`q_block`, `heuristics.generic.default`); ImportError where there
+    load: the module of that name within the family (`q_block`, `heuristics.paper.listing2`); ImportError where there
     is none. recorded: a context that lists the JIT's launches (common.serving.tape.Launch) on a device. of: by what
     name winners are kept of those that it chooses.
     """
@@ -175,6 +112,7 @@ class Family:
     _files: dict[str, Learned | None] = field(default_factory=dict)
     _learned: dict[str, Learned | None] = field(default_factory=dict)
     _chosen: dict[Any, Choice] = field(default_factory=dict)
+    _firsts: dict[Any, Candidate | None] = field(default_factory=dict)
 
     @property
     def portable(self) -> Family:
@@ -210,32 +148,50 @@ class Family:
         stats = seen(decided_by(stats), sees)
         if gpu is not None and gpu.units < 1:
             gpu = _of_one_unit(gpu)
-        key = (shape, stats, gpu and gpu.name, needs, heuristics)
+        key = (shape, stats, gpu and gpu.name, needs, heuristics, sees)
         found = self._chosen.get(key)
         if found is None:
             if len(self._chosen) >= MOST_CHOICES:
                 self._chosen.clear()
-            found = self.serving(self._choose(shape, stats, gpu, heuristics), needs, gpu, stats, shape)
+            found = self._choose(shape, stats, gpu, needs, heuristics, sees)
+            found = self.serving(found, needs, gpu, stats, shape)
             found = dataclasses.replace(found, config=few_segments(found.config, shape, stats))
             self._chosen[key] = found
         return found
 
-    def _choose(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str) -> Choice:
+    def _choose(
+        self,
+        shape: AttentionShape,
+        stats: BatchStats,
+        gpu: Gpu | None,
+        needs: frozenset[str],
+        heuristics: str,
+        sees: int,
+    ) -> Choice:
         if gpu is None:
-            name = self._auto_kernel(shape, stats, gpu)
-            return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
+            return self.default(self.kernels[0], shape, stats, gpu)
         if heuristics == "tree" and (won := self._won(shape, stats, gpu, None)):
             return won
-        if heuristics == "learned" and (first := self._first(shape, stats, gpu, None)):
+        kernels = self._serving(needs, gpu) or self.kernels
+        if heuristics in RANKED and (first := self._first(shape, stats, gpu, kernels, needs, sees)):
             return first
-        rules, path = self._rules(heuristics)
-        if not hasattr(rules, "auto"):
-            return self.named(self._auto_kernel(shape, stats, gpu), shape, stats, gpu, heuristics)
-        name, config = rules.auto(shape, stats, gpu)
-        return Choice(name, settled(config, shape, stats, gpu), f"{path}: auto", self.provenance(gpu))
+        name = self.load(PAPER).auto(stats) if heuristics == "paper" else self.kernels[0]
+        return self.named(name, shape, stats, gpu, heuristics)
 
-    def _auto_kernel(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> str:
-        return self._rules("default")[0].auto_kernel(shape, stats, gpu)
+    def _serving(self, needs: frozenset[str], gpu: Gpu | None) -> tuple[str, ...]:
+        """The kernels that have all that a batch needs and that the compilers here get right."""
+        return tuple(name for name in self.kernels if self._serves(name, needs, gpu))
+
+    def _serves(self, name: str, needs: frozenset[str], gpu: Gpu | None) -> bool:
+        return needs <= self.kernel(name).SUPPORTS and self.refusal(name, gpu) is None
+
+    def default(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Choice:
+        """A kernel with what it takes where nothing is known: its `default`, or its DEFAULT made to fit."""
+        module = self.kernel(kernel)
+        if gpu is None:
+            return Choice(kernel, module.DEFAULT, "DEFAULT", NO_GPU)
+        made = module.default(shape, stats, gpu) if hasattr(module, "default") else fitted(module.DEFAULT, shape, gpu)
+        return Choice(kernel, settled(made, shape, stats, gpu), "DEFAULT", UNTUNED)
 
     def serving(
         self,
@@ -248,35 +204,27 @@ class Family:
     ) -> Choice:
         """`choice`, or the first of `names` (all `kernels`) that has what the choice's kernel lacks; without a GPU by
         its DEFAULT."""
-
-        def serves(name: str) -> bool:
-            return needs <= self.kernel(name).SUPPORTS and self.refusal(name, gpu) is None
-
-        if serves(choice.kernel):
+        if self._serves(choice.kernel, needs, gpu):
             return choice
-        for name in names or self.kernels:
-            if serves(name):
-                if gpu is None:
-                    return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
-                return self.named(name, shape, stats, gpu, "default")
-        return choice
+        found = next((name for name in names or self.kernels if self._serves(name, needs, gpu)), None)
+        return self.named(found, shape, stats, gpu, "learned") if found else choice
 
     def named(
         self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str = "tree"
     ) -> Choice:
-        """One kernel with its measured winner, else the config of the rules; heuristics as `choose` has it."""
+        """One kernel with its measured winner, else its first candidate of what logs teach, else its default;
+        heuristics as `choose` has it."""
         if gpu is None:
-            return Choice(kernel, self.kernel(kernel).DEFAULT, "DEFAULT", NO_GPU)
+            return self.default(kernel, shape, stats, gpu)
         if heuristics == "tree" and (won := self._won(shape, stats, gpu, kernel)):
             return won
-        if heuristics == "learned" and (first := self._first(shape, stats, gpu, kernel)):
+        paper = self.load(PAPER) if heuristics == "paper" else None
+        if hasattr(paper, kernel):
+            config = settled(getattr(paper, kernel)(shape, stats, gpu), shape, stats, gpu)
+            return Choice(kernel, config, f"{PAPER.replace('.', '/')}.py: {kernel}", UNTUNED)
+        if heuristics != "default" and (first := self._first(shape, stats, gpu, (kernel,))):
             return first
-        found = (self._rules(name) for name in (heuristics, "default"))
-        rules, path = next((one for one in found if hasattr(one[0], kernel)), (None, ""))
-        if rules is None:
-            return Choice(kernel, self.kernel(kernel).DEFAULT, "DEFAULT")
-        config = settled(getattr(rules, kernel)(shape, stats, gpu), shape, stats, gpu)
-        return Choice(kernel, config, f"{path}: {kernel}", self.provenance(gpu))
+        return self.default(kernel, shape, stats, gpu)
 
     def space(self, shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
         """Every choice for up to 256 sequences of 128 k keys and 8192 tokens."""
@@ -305,15 +253,6 @@ class Family:
         config = self.serving(config, asked_of(batch, features), names=("split",))
         self.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)
 
-    def _rules(self, heuristics: str) -> tuple[Any, str]:
-        """The module of rules of that name, the default's for `tree`, and its path within the family."""
-        module = UNMEASURED["default" if heuristics in ("tree", "learned") else heuristics]
-        return self.load(f"heuristics.{module}"), f"heuristics/{module.replace('.', '/')}.py"
-
-    def provenance(self, gpu: Gpu) -> str:
-        """What stands behind a choice of the rules on a GPU."""
-        return OF_THIS_GPU if gpu.name in getattr(self._rules("default")[0], "WRITTEN_ON", ()) else UNTUNED
-
     def _won(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, kernel: str | None) -> Choice | None:
         """The measured winner of a batch's key, of `kernel` or of all that this family takes; None where none is."""
         known = self.winners(gpu)
@@ -329,14 +268,39 @@ class Family:
                 )
         return None
 
-    def _first(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, kernel: str | None) -> Choice | None:
-        """The first candidate of what logs teach on this GPU, of `kernel` or of all; None where nothing was learned, or
-        nothing fits."""
+    def _first(
+        self,
+        shape: AttentionShape,
+        stats: BatchStats,
+        gpu: Gpu,
+        kernels: tuple[str, ...],
+        needs: frozenset[str] = frozenset(),
+        sees: int = EVERY_KEY,
+    ) -> Choice | None:
+        """The first candidate of these kernels of what logs teach on this GPU; None where nothing was learned, or
+        nothing fits. Ranked once for all batches that count alike (`learned.coarse`)."""
         known = self.learned(gpu)
-        found = known and known.first(shape, stats, gpu, 1, kernel and {kernel})
-        if not found:
+        if known is None:
             return None
-        return self._of_logs(found[0], known, shape, stats, gpu)
+        key = (shape, coarse(stats), gpu.name, kernels, needs, sees)
+        if key not in self._firsts:
+            if len(self._firsts) >= MOST_CHOICES:
+                self._firsts.clear()
+            found = known.first(shape, stats, gpu, 1, kernels, self.own(shape, gpu, needs, sees, kernels))
+            self._firsts[key] = found[0] if found else None
+        first = self._firsts[key]
+        return first and self._of_logs(first, known, shape, stats, gpu, sees)
+
+    def own(
+        self,
+        shape: AttentionShape,
+        gpu: Gpu,
+        needs: frozenset[str],
+        sees: int,
+        kernels: Collection[str],
+    ) -> Own | None:
+        """Of these kernels the one whose config follows from a batch, where it serves (common/choice/learned.py)."""
+        return None
 
     def candidates(
         self,
@@ -351,18 +315,22 @@ class Family:
         what the batch needs. Arguments as `choose` has them."""
         found = [self.choose(shape, stats, gpu, needs, sees=sees)]
         told, known = seen(decided_by(stats), sees), self.learned(gpu)
-        for one in known.first(shape, told, gpu, 2 * count) if known else ():
-            if needs <= self.kernel(one.kernel).SUPPORTS and self.refusal(one.kernel, gpu) is None:
-                choice = self._of_logs(one, known, shape, told, gpu)
-                found.append(dataclasses.replace(choice, config=few_segments(choice.config, shape, told)))
+        kernels = self._serving(needs, gpu)
+        own = self.own(shape, gpu, needs, sees, kernels)
+        for one in known.first(shape, told, gpu, count, kernels, own) if known else ():
+            choice = self._of_logs(one, known, shape, told, gpu, sees)
+            found.append(dataclasses.replace(choice, config=few_segments(choice.config, shape, told)))
         return distinct(found)[:count]
 
     def _of_logs(
-        self, candidate: Candidate, known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gpu
+        self, candidate: Candidate, known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int
     ) -> Choice:
-        """A candidate as a GPU takes it, which may be another than the logs': launches overlap by TMA's alone."""
+        """A candidate as a GPU takes it, which may be another than the logs': launches overlap and descriptors are read
+        where there is TMA, and a copy has programs by its units."""
         config = built(self.kernel(candidate.kernel).DEFAULT, candidate.config, older=True)
-        config = settled(_changed(config, lambda _: ("overlap",), lambda on: on and gpu.tma), shape, stats, gpu)
+        config = changed(config, lambda _: ("overlap", "descriptors"), lambda on: on and gpu.tma)
+        config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
+        config = settled(config, shape, stats, gpu)
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
         return Choice(candidate.kernel, config, f"{LEARNED}/{known.gpu}.json", told)
 
@@ -387,7 +355,11 @@ class Family:
                 found = next(filter(None, map(self._read, others)), None)
                 if found is not None:
                     title = f"{gpu.name} ({gpu.title})"
-                    warnings.warn(f"{self.name}: no logs of {title}; candidates are {found.gpu}'s", stacklevel=3)
+                    warnings.warn(
+                        f"{self.name}: no logs of {title}, chosen for by those of {found.gpu};"
+                        f" `python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}` measures",
+                        stacklevel=3,
+                    )
             self._learned[gpu.name] = found
         return self._learned[gpu.name]
 
@@ -399,7 +371,7 @@ class Family:
                 path = self.learned_path(gpu)
                 self._files[gpu.name] = path and read(path, self.name, gpu)
             except NotLearned as error:
-                warnings.warn(f"{self.name}: {LEARNED}/{gpu.name}.json: {error}; the rules are used", stacklevel=3)
+                warnings.warn(f"{self.name}: {LEARNED}/{gpu.name}.json: {error}; it is left out", stacklevel=3)
         return self._files[gpu.name]
 
     def _others(self, gpu: Gpu) -> list[Gpu]:
@@ -427,12 +399,6 @@ class Family:
                 warnings.warn(
                     f"{self.name}: {found.where} has times of other code of {old}, which are left out;"
                     f" `python -m compare tune --gpu {gpu.name}` measures anew",
-                    stacklevel=3,
-                )
-            if not len(found) and self.provenance(gpu) == UNTUNED:
-                warnings.warn(
-                    f"{self.name}: no measured winners for {gpu.name} ({gpu.title}), untuned defaults are used;"
-                    f" `python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}` finds some",
                     stacklevel=3,
                 )
             self._winners[gpu.name] = found
@@ -483,6 +449,26 @@ class Family:
         """Every choice for batches of this capacity -> the points of the grid that get it, and the sizes of winners."""
         found: dict[Choice, list[BatchStats]] = {}
         won = self.won(shape, gpu, max_tokens, max_seqs, max_seq_len) if gpu else ()
-        for stats in (*reachable_stats(max_tokens, max_seqs, max_seq_len), *won):
+        points = (*reachable_stats(max_tokens, max_seqs, max_seq_len), *won)
+        self.rank(shape, points, gpu, needs, sees)
+        for stats in points:
             found.setdefault(self.choose(shape, stats, gpu, needs, sees=sees), []).append(stats)
         return found
+
+    def rank(
+        self,
+        shape: AttentionShape,
+        many: Sequence[BatchStats],
+        gpu: Gpu | None,
+        needs: frozenset[str] = frozenset(),
+        sees: int = EVERY_KEY,
+    ) -> None:
+        """Ask what logs teach of many batches together: one by one they would take several times as long."""
+        known = gpu and self.learned(gpu)
+        if known is None or "batch_invariant" in needs:
+            return
+        kernels = self._serving(needs, gpu)
+        asked = {coarse(seen(decided_by(stats), sees)): None for stats in many}
+        own = self.own(shape, gpu, needs, sees, kernels)
+        keys = [(shape, stats, gpu.name, kernels, needs, sees) for stats in asked]
+        self._firsts |= zip(keys, known.best(shape, list(asked), gpu, kernels, own), strict=True)

@@ -4,17 +4,17 @@ ahead.
 A choice depends on exact counts of sequences, tokens and decodes (`decided_by`): rounding them up costs segments and
 with them speed. Keys grow in every step, so they are rounded up to `KEYS`, steps of 1.19, and the keys of all sequences
 to eighths of num_seqs * longest: a choice, and all that is kept of a call, then outlives a step. The grid has powers of
-two and 1.5 times those; all of its points within a capacity are compiled before the first request.
+two; all of its points within a capacity are compiled before the first request.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from common.spec import AttentionShape
-from common.spec.metadata import BatchStats, cdiv, power_of_two
+from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv, power_of_two
 
 TILE = 64  # keys of a decode's smallest tile on most GPUs
 # 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: powers of two, and 1.5 times those
@@ -57,15 +57,24 @@ def rounded(n: int) -> int:
 
 
 def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: int) -> BatchStats:
-    """Stats rounded up to the grid.
+    """Stats rounded up to the grid: powers of two.
 
-    Decodes are a power of two, or all sequences but one; 0 only where there are none. Tokens and keys follow from the
-    four numbers: every sequence that is no decode is as long as the longest.
+    Beside prompts, decodes are none, half of the sequences, or all but one; none only where there is none: a single one
+    over a long context is what the launch of short queries waits for. Short queries are all read alike. Tokens and keys
+    follow from the four: every sequence that is no decode is as long as the longest.
     """
-    seqs, longest = rounded(num_seqs), power_of_two(max_query_len)
-    decodes = seqs if longest <= 1 else min(power_of_two(num_decodes) if num_decodes > 0 else 0, seqs - 1)
-    tokens, keys = decodes + (seqs - decodes) * longest, max(rounded(max_seq_len), longest)
+    seqs, longest = power_of_two(num_seqs), power_of_two(max_query_len)
+    found = _decodes(seqs, longest)
+    decodes = next((n for n in found if n >= num_decodes), found[-1])
+    tokens, keys = decodes + (seqs - decodes) * longest, max(power_of_two(max_seq_len), longest)
     return BatchStats(seqs, tokens, decodes, longest, keys, seqs * keys)
+
+
+def _decodes(seqs: int, longest: int) -> tuple[int, ...]:
+    """Of so many sequences, in rising order."""
+    if longest <= 1:
+        return (seqs,)
+    return (0,) if longest <= SHORT_QUERY else tuple(dict.fromkeys((0, seqs // 2, seqs - 1)))
 
 
 def few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
@@ -137,22 +146,17 @@ def hinted_eighths(
 
 
 def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterator[BatchStats]:
-    """Every point of the grid that `hinted_stats` of a batch within this capacity can have."""
-    for seqs in _grid(max_seqs, rounded):
-        for longest in _grid(max_tokens, power_of_two):
-            for decodes in (0, *_grid(seqs - 1, power_of_two)) if longest > 1 and seqs > 1 else (0,):
-                for keys in _grid(max_seq_len, rounded):
+    """Every point of the grid on which `hinted_stats` of a batch of this capacity can lie."""
+    for seqs in _powers(1, max_seqs):
+        for longest in _powers(1, max_tokens):
+            for decodes in _decodes(seqs, longest):
+                for keys in _powers(longest, max_seq_len):
                     yield on_grid(seqs, decodes, longest, keys)
 
 
-def _grid(most: int, step: Callable[[int], int]) -> Iterator[int]:
-    """1 .. step(most) on the grid."""
-    at = 1
-    while True:
-        yield at
-        if at >= most:
-            return
-        at = step(at + 1)
+def _powers(least: int, most: int) -> Iterator[int]:
+    """Powers of two from one to the other rounded up, the first at least."""
+    return (1 << i for i in range(least.bit_length() - 1, max(power_of_two(most), least).bit_length()))
 
 
 INVARIANT = on_grid(8, 7, 2048, 8192)  # the batch that a batch-invariant choice is made for

@@ -32,6 +32,11 @@ class Listing2:
     segments: Any
     tiles: Any
 
+    @staticmethod
+    def auto(stats: BatchStats) -> str:
+        """Which kernel: parallel only for decodes (4.5), else tiles of any size (4.6)."""
+        return "parallel_softmax" if stats.max_query_len <= 1 else "adjustable_tile"
+
     def q_block(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
         block_m, tile_size = listing_2(stats, gpu)
         return replace(self.q.DEFAULT, block_m=block_m, tile_size=tile_size)

@@ -4,7 +4,6 @@ nothing."""
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -14,11 +13,12 @@ import torch
 from common.choice.learned import COUNT
 from common.serving import scratch, tape
 from common.serving.call import PagedAttention
-from common.serving.choice import Choice, Family, Timed, pieces
-from common.serving.grid import GRID, hinted_stats
+from common.serving.choice import Choice, Family, Timed
+from common.serving.grid import hinted_stats
 from common.serving.library import named
 from common.serving.measure import Clock, measure
 from common.serving.page_writer import PageWriter
+from common.serving.pieces import pieces
 from common.serving.points import Point, expect_points, typical
 from common.serving.prepared import Prepared
 from common.serving.reach import Reach
@@ -151,7 +151,7 @@ class Plan(PagedAttention):
             for seqs in {1, 2, min(16, self.max_seqs), self.max_seqs}:
                 yield from ((tokens, seqs) for tokens in {1, 2, min(16, self.max_tokens), self.max_tokens})
             return
-        below = GRID[bisect_left(GRID, stats.num_seqs) - 1] if stats.num_seqs > 1 else 0
+        below = stats.num_seqs // 2  # the point of the grid before
         seqs_at_most = min(stats.num_seqs, self.max_seqs)
         for seqs in {seqs_at_most, seqs_at_most - 1, seqs_at_most // 16 * 16}:
             if seqs > below:

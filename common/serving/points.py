@@ -80,14 +80,12 @@ def points(
 
 
 def prompts(batch_sizes: Iterable[int], lengths: Iterable[int], query_lens: Iterable[int]) -> Iterator[Point]:
-    """As `points`, with every number of decodes that the grid distinguishes: none, powers of two, all but one."""
+    """As `points`, with every number of decodes that the grid distinguishes: none, half, all but one."""
     sizes = (_sizes(batch_sizes, "batch_sizes"), _sizes(lengths, "lengths"), _sizes(query_lens, "query_lens"))
     for seqs, keys, query in itertools.product(*sizes):
         if query <= keys:
-            powers = (1 << i for i in range((seqs - 1).bit_length()))
-            for decodes in sorted({0, *powers, seqs - 1}):
-                if decodes < seqs:
-                    yield Point(seqs, keys, query, decodes)
+            for decodes in sorted({0, seqs // 2, seqs - 1}):
+                yield Point(seqs, keys, query, decodes)
 
 
 def typical(max_tokens: int, max_seqs: int, keys: int) -> list[Point]:

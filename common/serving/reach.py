@@ -13,8 +13,9 @@ import torch
 from common.gpus import gpu_of
 from common.serving import scratch
 from common.serving.arguments import DEVICES
-from common.serving.choice import Choice, Family, few_segments, pieces
+from common.serving.choice import Choice, Family
 from common.serving.grid import on_grid, power_of_two, reachable_stats, rounded, seen
+from common.serving.pieces import few_segments, pieces
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity, asked_of_shape
 from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
@@ -136,8 +137,9 @@ class Reach:
         """The choice of a point of the grid: one of `choices`, and of what a warm-up compiles."""
         if self.only is not None:
             return self.only
-        keys = min(stats.max_seq_len, self.max_seq_len)
-        return self.choose(on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys), needs, sees)
+        keys = min(seen(stats, sees).max_seq_len, self.max_seq_len)
+        point = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys)
+        return self.choose(point, needs, self.features.sees)
 
     def _most(self, reached: list[BatchStats]) -> tuple[int, int]:
         """Tokens, in sixteens as in calls without a plan, and sequences of the largest batch that reaches a choice."""

@@ -191,11 +191,10 @@ def default_config(
     """The config that a user gets who names none, and where it is from: tree, paper, heuristics or DEFAULT.
 
     heuristics: `tree` asks the measured winners of the GPU first (common/serving/winners.py), `learned` what logs
-    teach (`heuristics/learned/<gpu>.json`), `paper` the paper's Listing 2; all then, and `default` at once, the rules
-    of `heuristics.generic.default`: `Family.named` says which.
-    Without a GPU, or where no rules have that name, the kernel's DEFAULT. An ablation takes what its rung would, as its
-    `default` derives it from that. A variant of the id (`@paper`) wins over the run's: `@fixed` is the kernel's DEFAULT
-    on every batch, `@page` the untuned choice with tiles of a page, as before the paper's 4.6. Raises
+    teach (`heuristics/learned/<gpu>.json`), `paper` the paper's Listing 2; all then, and `default` at once, the
+    kernel's DEFAULT made to fit: `Family.named` says which. Without a GPU the kernel's DEFAULT. An ablation takes what
+    its rung would, as its `default` derives it from that. A variant of the id (`@paper`) wins over the run's: `@fixed`
+    is the kernel's DEFAULT on every batch, `@page` the default with tiles of a page, as before the paper's 4.6. Raises
     UnsupportedFeature where the kernel has no tile of a page's size. needs: what the batch asks of a kernel
     (`common.spec.kernel.asked_of`), which a kernel that picks another, as `auto`, has to know. sees: keys that a query
     token sees at most (`Features.sees`): batches over longer sequences take the config for so many.
@@ -212,13 +211,15 @@ def default_config(
         return choice, "tree" if choice.measured else "heuristics"
     if gpu is not None and (kernel_id in OWN or kernel_id in _DERIVED):
         stats = seen(stats, sees)
-        family, name = kernel_id.split("/")
-        rung = Rung(importlib.import_module(f"{_PACKAGES[family]}.auto").FAMILY, heuristics)
-        choice = rung.choice(_DERIVED.get(kernel_id, name), shape, stats, gpu)
+        dsl, name = kernel_id.split("/")
+        auto = "native.auto" if kernel_id in NATIVE else "auto"
+        rung = Rung(importlib.import_module(f"{_PACKAGES[dsl]}.{auto}").FAMILY, heuristics)
+        choice = rung.choice(ABLATIONS.get(kernel_id, name), shape, stats, gpu)
         origin = "tree" if choice.measured else "paper" if choice.path.startswith(_PAPER) else "heuristics"
-        if kernel_id in _DERIVED:
+        origin = "DEFAULT" if choice.path == "DEFAULT" else origin
+        if kernel_id in ABLATIONS:
             return kernel.default(rung, shape, stats, gpu), origin
-        return choice.config, "DEFAULT" if choice.path == "DEFAULT" else origin
+        return choice.config, origin
     return kernel.DEFAULT, "DEFAULT"
 
 

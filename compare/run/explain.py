@@ -3,11 +3,13 @@
     python -m compare explain q1s2k_16q512s1536 --gpu h200
     python -m compare explain q2k --gpu h200 --pair triton/q_block helion/q_block      why the one takes longer
 
-Per DSL: what `auto` chooses, the segments that follow, the measured winner or the rule that decided and its runner-up,
-what stands behind it, and which kernels of a table are stale. Nothing is compiled or launched, so the GPU need not be
-here. With --pair two kernels are compiled for the GPU at their configs: what a warp issues for a tile, what limits, and
-the difference that explains most (compare/static/pair.py). Exit codes: 0; 2 for an option or a batch that cannot be
-read; 3 where --pair has no GPU to compile for; 5 where neither DSL can be imported, or one of a pair has no code.
+Per DSL: what the public call chooses, the segments that follow, what chose (a measured winner, or what logs teach), the
+candidates with their predicted times, and which kernels' measurements are stale. Nothing is compiled or launched, so
+the GPU need not be here. With --pair two kernels are compiled for the GPU at their configs: what a warp issues for a
+tile, what limits, and the difference that explains most (compare/static/pair.py).
+
+Exit codes: 0; 2 for an option or a batch that cannot be read; 3 where --pair has no GPU to compile for; 5 where neither
+DSL can be imported, or one of a pair has no code.
 """
 
 from __future__ import annotations
@@ -21,11 +23,10 @@ from typing import Any
 import torch
 
 from common import gpus
-from common.choice.learned import COUNT, Learned
+from common.choice.learned import COUNT
 from common.gpus import Gpu
-from common.serving.choice import Choice
+from common.serving.choice import Family
 from common.serving.grid import decided_by, seen
-from common.serving.rules import Rules, Situation
 from common.spec import AttentionShape, SpecError
 from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from compare.competitors import registry
@@ -35,22 +36,6 @@ from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_sha
 from compare.workloads.numbers import page, window
 
 HELP = "which kernel and config serve a batch, and why"
-
-
-def rules_of(family: Any, choice: Choice, situation: Situation) -> Iterator[tuple[str, str]]:
-    """(what, rule) of the tables behind a choice: the rule that decides, and its runner-up, which would without it.
-    Behind a measured winner those that would decide without it."""
-    default = family.load("heuristics.generic.default")
-    config = getattr(default, choice.kernel, None)
-    shape, stats, gpu = situation.shape, situation.stats, situation.gpu
-    named = default.auto_kernel(shape, stats, gpu)  # another may have won
-    tables = {"kernel": default.auto_kernel if named == choice.kernel else None, "config": config if gpu else None}
-    for what, table in tables.items():
-        if isinstance(table, Rules):
-            rules = table.told(situation)
-            yield f"{what} by", f"{'else ' * choice.measured}{rules[0]}"
-            if len(rules) > 1:
-                yield "  runner-up", str(rules[1])
 
 
 def parts(config: Any, lens: Lens) -> list[tuple[str, Any, Lens]]:
@@ -92,51 +77,41 @@ def _line(name: str, text: str) -> str:
 
 def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:
     """The lines of one DSL. Raises registry.Unavailable where it cannot be imported."""
-    auto = registry.load(f"{dsl}/auto")
+    portable = registry.load(f"{dsl}/auto")
+    native = registry.load(f"{dsl}/native.auto") if f"{dsl}/native.auto" in registry.NATIVE else portable
     told, stats = _stats(lens, shape, ask)
-    choice = auto.choose(shape, told, gpu, ask.members(shape), sees=ask.sees)
-    lines = _native(dsl, lens, shape, ask, gpu)
-    lines.append(f"{dsl}{', portable' if lines else ''}: {choice.kernel}")
+    family = native.FAMILY
+    choice = native.choose(shape, told, gpu, ask.members(shape), sees=ask.sees)
+    lines = [f"{dsl}: {choice.kernel}"]
     for name, config, served in parts(choice.config, lens):
         lines.append(_line(name or "config", _words(config)))
         lines.append(_line("  segments" if name else "segments", segments(config, served, ask.sliding_window)))
     lines.append(_line("chosen by", choice.path if gpu is None or choice.measured else f"dsl_{dsl}/{choice.path}"))
-    lines += [_line(*told) for told in rules_of(auto.FAMILY, choice, Situation(shape, stats, gpu))]
-    if gpu and (stale := auto.FAMILY.winners(gpu).stale):
+    if native is not portable and choice.kernel == native.KERNEL:
+        other = portable.choose(shape, told, gpu, ask.members(shape), sees=ask.sees)
+        lines.append(_line("portable", f"{other.kernel}, with portable=True or {native.PORTABLE}=1"))
+    if gpu and (stale := family.winners(gpu).stale):
         lines.append(_line("stale", f"{', '.join(stale)}: timed with other code; `diptych tune` times it anew"))
     lines.append(_line("provenance", choice.provenance))
-    if gpu and (known := auto.FAMILY.learned(gpu)):
-        lines += candidates(known, shape, seen(decided_by(told), ask.sees), gpu)
-    refused = [error for name in registry.RUNGS if (error := auto.FAMILY.refusal(name, gpu))]
+    if gpu and family.learned(gpu):
+        lines += candidates(family, shape, stats, gpu, ask)
+    refused = [error for name in registry.RUNGS if (error := portable.FAMILY.refusal(name, gpu))]
     return lines + [_line("refused", str(error)) for error in refused]
 
 
-def candidates(known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Iterator[str]:
+def candidates(family: Family, shape: AttentionShape, stats: BatchStats, gpu: Gpu, ask: Ask) -> Iterator[str]:
     """The best of what logs teach: predicted times, what limits them, and what a measurement of them may gain."""
+    known, needs = family.learned(gpu), ask.members(shape)
+    kernels = [name for name in family.kernels if needs <= family.kernel(name).SUPPORTS]
+    own = family.own(shape, gpu, needs, ask.sees, kernels)
     yield _line("candidates", "of what logs teach: predicted us, the term that limits, config")
-    for one in known.told(shape, stats, gpu, known.first(shape, stats, gpu, COUNT)):
+    for one in known.told(shape, stats, gpu, known.first(shape, stats, gpu, COUNT, kernels, own)):
         words = registry.config_words(one.candidate.config)
         yield _line("", f"{one.us:8.1f}  {one.limits:7} {one.candidate.kernel}: {words}")
     if known.gpu == gpu.name and (lost := known.held_out.get("seed")):
         first, best = (lost[name].split("|")[0].strip() for name in ("first pick", f"best of the first {COUNT}"))
         told = f"the {COUNT} of them, once (`diptych tune --model`), loses {best}% in place of {first}%"
         yield _line("measuring", f"{told}, on the mean of rows held out")
-
-
-def _native(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:
-    """The lines of a kernel for this GPU alone, where the public call takes one; none where it doesn't."""
-    if f"{dsl}/native.auto" not in registry.NATIVE:
-        return []
-    native = registry.load(f"{dsl}/native.auto")
-    told, stats = _stats(lens, shape, ask)
-    choice = native.choose(shape, told, gpu, ask.members(shape), sees=ask.sees)
-    if choice.kernel != native.KERNEL:
-        return []
-    lines = [f"{dsl}: {choice.kernel}, by the public calls; portable=True or {native.PORTABLE}=1 refuses it"]
-    lines += [_line(name or "config", _words(config)) for name, config, _ in parts(choice.config, lens)]
-    situation = Situation(shape, stats, gpu, windowed=stats != decided_by(told))
-    lines.append(_line("chosen by", f"dsl_{dsl}/{choice.path}: {native.TAKES.told(situation)[0]}"))
-    return [*lines, ""]
 
 
 def _stats(lens: Lens, shape: AttentionShape, ask: Ask) -> tuple[BatchStats, BatchStats]:

@@ -286,6 +286,8 @@ def works(kernel_id: str, config: Mapping[str, Any], symbols: Sequence[str], wor
         name, config = config["kernel"], config["config"]
     if family not in ("triton", "helion") or name not in ESTIMATED:
         return None
+    if name == "static_grid" and "programs" not in config:  # of a kernel that is gone
+        return None
     plain = [symbol.removeprefix("_helion_") for symbol in symbols]
     if not set(plain) <= set(_RULES):
         return None

@@ -3,7 +3,7 @@
     python -m compare study counts --gpu mi300 --out docs/results/mi300/counts.md
 
 Decodes, drafts, a prompt and a mixed batch of a few hundred keys, under Triton's and Helion's `auto` and the others'
-Triton kernels where they are installed. `rules`: the config as the rules have it; `settled`: with what
+Triton kernels where they are installed. `plain`: the config without the levers of CDNA; `settled`: with what
 common/serving/cdna.py makes of it on this GPU. Each call is judged by the checker. Nothing here is a time.
 Exit codes: 0; 1 where an output of ours is wrong; 2 usage.
 """
@@ -23,6 +23,7 @@ from common.gpus import KIB, Gpu
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape
+from common.spec.cdna import Cdna
 from common.spec.kernel import Capacity
 from compare.analysis.tables import of_page
 from compare.competitors import registry
@@ -53,7 +54,7 @@ Written by `python -m compare study counts --gpu {name} --out docs/results/{name
 here is a time. Every output was judged by the checker, with NaN in slots that no sequence owns. Others' kernels are in
 the table where they were installed.
 
-`rules`: the config as the rules for any GPU have it. `settled`: with what `common/serving/cdna.py` makes of it here.
+`plain`: the config without the levers of CDNA. `settled`: as `common/serving/cdna.py` makes it here.
 Rows are of {heads} heads of {lanes} lanes in bf16, pages of 16.
 
 - matrix work: FLOPs of the MFMA that all waves issue over those of the visible scores; rows of a Q Block that are no
@@ -65,18 +66,21 @@ Rows are of {heads} heads of {lanes} lanes in bf16, pages of 16.
 
 
 def plain(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
-    """The config of the rules, before it is adjusted to the GPU."""
-    dsl, _, name = kernel_id.partition("/")
-    rules = registry.load(f"{dsl}/auto").FAMILY.load("heuristics.generic.default")
-    if name != "auto":
-        return getattr(rules, name)(row.shape, row.stats, gpu)
-    rung, config = rules.auto(row.shape, row.stats, gpu)
-    return dataclasses.replace(settled(kernel_id, kernel, row, gpu), kernel=rung, config=config)
+    """The config that a user gets, without the levers of CDNA."""
+    return _without_levers(settled(kernel_id, kernel, row, gpu))
+
+
+def _without_levers(config: Any) -> Any:
+    if not dataclasses.is_dataclass(config):
+        return config
+    parts = {field.name: _without_levers(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    usual = dataclasses.asdict(Cdna())
+    return dataclasses.replace(config, **{name: usual.get(name, part) for name, part in parts.items()})
 
 
 def settled(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
     """The config that a user of the GPU gets."""
-    return registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu, "default")[0]
+    return registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu)[0]
 
 
 def counted(kernel: Any, row: Workload, config: Any, gpu: Gpu) -> tuple[list[Counts], str]:
@@ -139,7 +143,7 @@ def calls(gpu: Gpu) -> Iterator[tuple[str, str, str, Any, Workload, Any]]:
                 continue
             kernel = registry.load(kernel_id)
             for how in (plain, settled):
-                told = "rules" if how is plain else "settled"
+                told = "plain" if how is plain else "settled"
                 yield name, kernel_id, told, kernel, row, how(kernel_id, kernel, row, gpu)
         for kernel_id in PEERS:
             try:

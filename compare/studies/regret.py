@@ -76,6 +76,11 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--out", metavar="DIR", help="where lines and table go (default results/regret_<UTC>_...)")
     new.add_argument("--resume", action="store_true", help="go on in --out, for --minutes more")
     new.add_argument("--of", metavar="DIR", nargs="+", help="no measuring: the tables of runs")
+    new.add_argument(
+        "--begun",
+        action="store_true",
+        help="of rows too on which auto and its learned candidates were timed and kernels are still to come",
+    )
 
 
 def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) -> dict[str, list[Policy]]:
@@ -105,8 +110,9 @@ def run_of(folder: Path) -> tuple[str, str, int]:
     return manifest.get("started", ""), manifest["gpu"], manifest.get("seed", 0)
 
 
-def judged(folder: Path) -> list[Row]:
-    """The rows of a run that count. Raises FileNotFoundError for a folder without a run."""
+def judged(folder: Path, begun: bool = False) -> list[Row]:
+    """The rows of a run that count. begun: rows too on which `auto` and its learned candidates were timed and other
+    kernels are still to come; the best is of what was timed. Raises FileNotFoundError for a folder without a run."""
     manifest = records.manifest(folder, ["rows"])
     kinds = {plain["label"]: Workload.from_dict(plain).kind for plain in manifest["rows"]}
     lines = records.read(folder / "candidates.jsonl")
@@ -119,7 +125,7 @@ def judged(folder: Path) -> list[Row]:
             if x["kernel"] in AUTO[dsl] and x.get("config")
         }
         for label, kind in kinds.items():
-            if label in left:
+            if label in left and not begun:
                 continue
             mine = {(kernel, policy): us for (kernel, row, policy), us in times.items() if row == label}
             of_model = {key: us for key, us in mine.items() if key[1].startswith(MODEL)}
@@ -131,6 +137,8 @@ def judged(folder: Path) -> list[Row]:
                 best = min(allowed, key=allowed.get)
                 name = f"{best[0].split('/')[1]}: {best[1]}"
                 taken = {auto: (auto, TREE.name)}
+                if label in left and sum(key[0] == auto for key in of_model) < COUNT:
+                    continue
                 if len(of_it := [key for key in of_model if key[0] == auto]) == COUNT:
                     taken |= {f"{auto}, learned": (auto, model(1).name)}
                     taken |= {f"{auto}, best of {COUNT} learned": min(of_it, key=of_model.get)}
@@ -179,9 +187,10 @@ def _left(lines: Sequence[dict[str, Any]], dsl: str, planned: dict[str, list[Any
     return {row for row in {row for row, _ in became} if not all(through(row, kernel) for kernel in mine)}
 
 
-def table(folders: Sequence[Path]) -> list[str]:
-    """Markdown: a line a class and `auto`, then a line a row, the worst first; empty where no row counts."""
-    rows = [row for folder in folders for row in judged(folder)]
+def table(folders: Sequence[Path], begun: bool = False) -> list[str]:
+    """Markdown: a line a class and `auto`, then a line a row, the worst first; empty where no row counts. begun: as
+    `judged`."""
+    rows = [row for folder in folders for row in judged(folder, begun)]
     if not rows:
         return []
     lines = ["| auto | class | rows | regret: mean % | p90 % | worst % |", "|---|---|---|---|---|---|"]
@@ -239,7 +248,7 @@ def main(asked: argparse.Namespace) -> int:
             folder = tune.folder(asked.out, machine.gpu.name, "regret")
             measure(asked, machine, folder)
         folders = [Path(name) for name in asked.of] if asked.of else [folder]
-        lines = table(folders)
+        lines = table(folders, asked.begun)
     except (UnknownGpu, run_folder.CannotWrite, FileNotFoundError, ValueError) as error:
         say(error)
         return USAGE

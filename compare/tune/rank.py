@@ -33,7 +33,7 @@ KEPT = 6  # policies a kernel: the tuner's default of 16 leaves room for what it
 
 
 def _job(kernel_id: str, row: Workload, config: Any) -> Compilation:
-    return Compilation(row, kernel_id, registry.config_dict(config), heuristics="default")
+    return Compilation(row, kernel_id, registry.config_dict(config), heuristics="learned")
 
 
 def _score(outcome: Outcome, row: Workload, gpu: Gpu) -> tuple[float | None, str]:

@@ -1,8 +1,8 @@
 """The candidates of the tuner: policies, each of which gives every batch one config of a kernel.
 
-A policy is a fixed config of the kernel's `space`, or the untuned default with one field set, doubled or halved, or
-with one part drawn anew. The second kind keeps what the default computes from a batch (its segments follow the number
-of programs), which no short tree over fixed configs could learn. The default itself is always the first policy.
+A policy is a fixed config of the kernel's `space`, or the default (the first of what logs teach) with one field set,
+doubled or halved, or with one part drawn anew. The second kind keeps what the default computes from a batch: its
+segments follow the number of programs. The default itself is always the first policy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.choice.legal import MOST_SEGMENTS
 from common.gpus import Gpu
-from common.serving.choice import MOST_SEGMENTS, Choice
+from common.serving.choice import Choice
 from common.serving.winners import built
 from common.spec.cdna import LEVERS, Cdna
 from compare.competitors import registry
@@ -93,7 +94,7 @@ class Policy:
     @property
     def heuristics(self) -> str:
         """The `heuristics` of registry.default_config whose config it starts from."""
-        return "tree" if self.base == "tree" else "default"
+        return "tree" if self.base == "tree" else "learned"
 
     def config(self, default: Any) -> Any:
         """The config for a batch whose default is `default`."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from common.gpus import Gpu, resolve
 from common.serving import winners
-from common.serving.choice import few_segments
+from common.serving.pieces import few_segments
 from common.serving.winners import Winner, built, key
 from compare.competitors import registry
 from compare.tune import records
@@ -98,7 +98,7 @@ class Fitted:
     def _unmeasured_us(self, row: Workload, timed: Mapping[str, Mapping[str, Timed]]) -> float:
         """What `auto` takes without winners; 0, which nothing beats, where that was not timed: rows that were not
         reached are those that take long."""
-        first = self.family.choose(row.shape, row.stats, self.gpu, heuristics="default")
+        first = self.family.choose(row.shape, row.stats, self.gpu, heuristics="learned")
         alike = [
             one.us
             for one in timed.get(first.kernel, {}).values()

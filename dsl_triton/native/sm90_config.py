@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
-from common.serving.choice import MOST_PARTS_BYTES
+from common.choice.situation import Situation
 from common.serving.grid import GRID
-from common.serving.rules import Situation
+from common.serving.pieces import MOST_PARTS_BYTES
 from common.spec import AttentionShape, Gpu
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
 from dsl_triton import parallel_softmax
@@ -98,22 +97,15 @@ def most_tokens(shape: AttentionShape, segments: int) -> int:
     return MOST_PARTS_BYTES // (4 * segments * shape.num_query_heads * (shape.head_size + 2))
 
 
-def default(
-    heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int = EVERY_KEY
-) -> Config:
-    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl, native_segments.jsonl and
-    native_half.jsonl.
+def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int, beside: parallel_softmax.Config) -> Config:
+    """Config of a batch, by what items, segments and merges cost (`_segments`).
 
-    sees: keys that a query token sees at most, as `Features.sees`; those of a Q Block, or a decode, are fewer than
-    stats', which are of all tokens of a query.
+    sees: keys that a query token sees at most, as `Features.sees`. beside: of a launch of short queries.
 
-    Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
-    Blocks leave units idle, or waves end unevenly. Short queries beside prompts are items of the same launch unless
-    decodes are few and the longest would end alone (BESIDE): a launch beside takes units first, which all others wait
-    for (64q1s2k~_2q2ks2k 202 us for 228; 114 of up to 273 tokens of 64:8 heads of 96 in a window of 512 455 for 564).
-    Elsewhere they run beside it, in segments of their own (384 tiles, of 15 sequences of up to 299 tokens over 43k keys
-    of 56:8 heads, 275 us for 366). Where every query is certainly long there is no launch beside: q512 13.6 us for
-    14.7.
+    Many short prompts take tiles of 64 keys, whose diagonal wastes less. Q Blocks get segments where they leave units
+    idle or waves end unevenly. Short queries beside prompts are items of the same launch, unless decodes are few and
+    the longest would end alone (BESIDE): then they run beside it, in segments of their own. There is no launch beside
+    where every query is certainly long.
     """
     s = Situation(shape, stats, gpu)
     groups, tokens, decodes = shape.num_kv_heads * head_groups(shape), tokens_of_block(shape), stats.num_decodes
@@ -139,7 +131,7 @@ def default(
     if not together:  # units that decodes beside them fill are no idle ones
         idle = max(2 * blocks, decodes * groups) <= s.units
         segments = _segments(s, blocks, blocks * own, own) if idle else 1
-        decode = heuristics.unpaged(shape, stats, gpu).decode
+        decode = beside
     return Config(Prefill(tile_size, 2 * most_keys(shape) // tile_size, segments, s.units), decode, together)
 
 

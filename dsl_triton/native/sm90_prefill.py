@@ -59,7 +59,7 @@ SUPPORTS = frozenset(
 )
 CONTRACT = Precision()
 NAME = "triton/native.sm90_prefill"
-DEFAULT, default = sm90_config.DEFAULT, sm90_config.default
+DEFAULT = sm90_config.DEFAULT
 HEAD_SIZE = 256  # at most, in eights
 NARROW_HEAD = 128  # at most over 8 bits: sixteen warps leave 128 registers at the start, where 256 lanes need 158
 # What `serves` offers to a choice, by bytes of a stored element: 48, 64, 72, 80, 96, 112, 128, 160, 192 and 256 were

@@ -1,7 +1,5 @@
 """Tiles against pages, forms against each other, and who serves which query: adjustable_tile beyond the named cases."""
 
-import itertools
-
 import pytest
 import torch
 import triton
@@ -12,6 +10,7 @@ from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from common.spec.metadata import SHORT_QUERY, BatchStats
+from compare.competitors import registry
 from dsl_helion.page_runs import gather_form
 from dsl_triton.page_runs import run_length, value_strides
 from dsls import in_helion, in_triton
@@ -187,29 +186,8 @@ def test_the_space_holds_every_part_that_fits_and_nothing_else(dsl, head: int) -
         assert found >= GATHERS[dsl.name] and (dsl.name == "helion" or found == GATHERS[dsl.name])
 
 
-BATCHES = {
-    "one-decode": [(1, 131072)],
-    "prompt": [(8192, 8192)],
-    "mixed": [(1, 2048)] * 16 + [(512, 1536)] * 16,
-    "verify": [(4, 4096)] * 32,
-    "empty": [],
-}
-
-
-@pytest.mark.parametrize("lens", BATCHES.values(), ids=BATCHES)
-def test_every_default_choice_fits(dsl, lens: list) -> None:
-    choose = dsl.module("heuristics.generic.default").adjustable_tile
-    sizes = itertools.product((8, 64, 80, 128, 256), (16, 128, 784), (torch.bfloat16, torch.float32))
-    for (head, page, dtype), gpu in itertools.product(sizes, map(gpus.resolve, gpus.TABLE)):
-        shape = AttentionShape(32, 8, head, page, dtype)
-        config = choose(shape, BatchStats.of(lens), gpu)
-        assert dsl.fits(config.prefill, shape, gpu)
-        assert dsl.name == "helion" or dsl.fits(config.decode, shape, gpu)
-        assert 1 <= config.decode.num_segments <= 128 and 16 <= config.decode.tile_size <= 256
-
-
-@in_triton
-def test_no_reduction_is_launched_where_no_short_query_is_expected(dsl) -> None:
-    choose, h200 = dsl.module("heuristics.generic.default").adjustable_tile, gpus.resolve("h200")
-    chosen = {name: choose(AttentionShape(), BatchStats.of(BATCHES[name]), h200) for name in BATCHES}
-    assert {name for name in chosen if chosen[name].decode.num_segments == 1} == {"prompt", "empty"}
+@pytest.mark.parametrize("kernel", ["adjustable_tile", "unpaged"])
+def test_no_reduction_is_launched_where_no_short_query_is_expected(dsl, kernel) -> None:
+    family, h200 = registry.load(f"{dsl.name}/auto").FAMILY, gpus.resolve("h200")
+    config = family.named(kernel, AttentionShape(), BatchStats.of([(8192, 8192)]), h200, "learned").config
+    assert config.decode.num_segments == 1

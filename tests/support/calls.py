@@ -34,3 +34,15 @@ def assert_right(
 ) -> None:  # fmt: skip
     verdict = check(out, lse, batch, features, contract, reference(batch, features), structured=structured)
     assert verdict.ok, verdict.reason
+
+
+def taking(monkeypatch: Any, family: Any, kernel: str) -> list[str]:
+    """Make every choice of a family that kernel's; returns the kernels of the choices that were made, as they come."""
+    made, first = [], family.named
+
+    def choose(shape: Any, stats: Any, gpu: Any, *_: Any, **__: Any) -> Any:
+        made.append(kernel)
+        return first(kernel, shape, stats, gpu, "learned")
+
+    monkeypatch.setattr(family, "choose", choose)
+    return made

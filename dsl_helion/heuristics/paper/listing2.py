@@ -6,4 +6,5 @@ from dsl_helion import parallel_softmax as parallel_softmax_kernel
 from dsl_helion import q_block as q_block_kernel
 
 RULES = Listing2(q_block_kernel, parallel_softmax_kernel, adjustable_tile_kernel)
-q_block, parallel_softmax, adjustable_tile = RULES.q_block, RULES.parallel_softmax, RULES.adjustable_tile
+auto, q_block = RULES.auto, RULES.q_block
+parallel_softmax, adjustable_tile = RULES.parallel_softmax, RULES.adjustable_tile

@@ -12,7 +12,7 @@ import torch
 import common.serving.prepared
 from common import gpus
 from common.cases.batch import make_batch
-from common.serving.choice import MOST_PARTS_BYTES, NO_GPU, UNTUNED, Choice, Family, few_segments, pieces
+from common.serving.choice import NO_GPU, Choice
 from common.serving.grid import (
     EIGHTHS,
     GRID,
@@ -25,31 +25,26 @@ from common.serving.grid import (
     rounded,
     seen,
 )
+from common.serving.pieces import MOST_PARTS_BYTES, few_segments, pieces
 from common.serving.prepared import choice_for
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
 from common.spec.metadata import EVERY_KEY, BatchStats
+from ruled import Ruled
 
 SHAPE, H200 = AttentionShape(), gpus.resolve("h200")
 
 
 def family(auto=lambda shape, stats, gpu: ("plain", "untuned"), needs_all=frozenset({"causal"})):
-    """A family of two kernels, `plain` and `able`, whose rules choose `plain`, and no table of winners."""
+    """A family of two kernels, `plain` and `able`, that chooses by `auto`, and has neither winners nor logs."""
 
     def load(name):
         if name in ("plain", "able"):
             supports = needs_all if name == "able" else frozenset({"causal"})
             return types.SimpleNamespace(SUPPORTS=supports, DEFAULT=f"{name}-DEFAULT")
-        if name == "heuristics.generic.default":
-            return types.SimpleNamespace(
-                auto_kernel=lambda shape, stats, gpu: "plain",
-                auto=auto,
-                plain=lambda shape, stats, gpu: "untuned",
-                able=lambda shape, stats, gpu: "able-untuned",
-            )
         raise ModuleNotFoundError(f"No module named 'x.{name}'", name=f"x.{name}")
 
-    return Family("fake", ("plain", "able"), load, recorded=None)
+    return Ruled("fake", ("plain", "able"), load, recorded=None, rule=auto)
 
 
 @pytest.mark.parametrize(("n", "up"), [(0, 1), (1, 1), (2, 2), (3, 3), (5, 6), (7, 8), (9, 12), (49, 64), (4097, 6144)])
@@ -181,13 +176,13 @@ def test_partial_results_have_a_bound(lens):
     assert segments >= 16 or tokens > 300
 
 
-def test_a_gpu_without_a_table_is_said_once_and_how_to_make_one():
-    fake = family()
-    with pytest.warns(UserWarning, match=r"no measured winners for h200 .*compare tune .* --gpu h200") as said:
+def test_a_gpu_without_logs_is_said_once_and_how_to_measure():
+    auto, other = importlib.import_module("dsl_triton.auto"), dataclasses.replace(H200, name="another")
+    with pytest.warns(UserWarning, match=r"no logs of another .*compare tune .* --gpu another") as said:
         for keys in (64, 4096):
-            choice = fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200)
+            choice = auto.choose(SHAPE, BatchStats.of([(1, keys)]), other)
     assert len(said) == 1
-    assert choice == Choice("plain", "untuned", "heuristics/generic/default.py: auto", UNTUNED)
+    assert choice.path == "heuristics/learned/h200.json"
 
 
 def test_a_gpu_without_units_is_said_once_and_chosen_for_as_with_one():

@@ -13,11 +13,12 @@ import common.serving.reach
 from calls import tensors
 from common import gpus
 from common.cases.batch import make_batch
-from common.serving.choice import Family, pieces
 from common.serving.grid import hinted_stats
+from common.serving.pieces import pieces
 from common.serving.plan import Plan, compiled_by
 from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, SpecError
+from ruled import Ruled
 
 SHAPE, H200 = AttentionShape(4, 2, 32, 16, torch.float32), gpus.resolve("h200")
 FEATURES = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
@@ -30,6 +31,9 @@ class Fake:
 
     def __init__(self, name, trouble=None):
         self.name, self.trouble, self.met = name, trouble, []
+
+    def default(self, shape, stats, gpu):
+        return 3
 
     def workspace(self, shape, capacity, config):
         floats = config if isinstance(config, int) else 0
@@ -69,14 +73,8 @@ def family(auto=None, **troubles):
             return "many", 8 * (stats.num_decodes > 0)
         return "few", min(stats.max_seq_len // 64, 4 * stats.num_seqs)
 
-    rules = types.SimpleNamespace(
-        auto=auto or plain, auto_kernel=lambda *_: "few", few=lambda *_: 3, many=lambda *_: 99, WRITTEN_ON={"h200"}
-    )
-    modules = kernels | {
-        "heuristics": types.SimpleNamespace(__path__=["none/heuristics"]),
-        "heuristics.generic.default": rules,
-    }
-    return Family("fake", tuple(kernels), modules.__getitem__, lambda device: nullcontext([]))
+    modules = kernels | {"heuristics": types.SimpleNamespace(__path__=["none/heuristics"])}
+    return Ruled("fake", tuple(kernels), modules.__getitem__, lambda device: nullcontext([]), rule=auto or plain)
 
 
 @pytest.fixture
@@ -152,16 +150,16 @@ def by_sequences(shape, stats, gpu):
 def test_a_plan_takes_the_exact_choice_where_it_has_it_warm_and_else_the_grids(on_h200):
     plan = Plan(family(by_sequences), SHAPE, 64, 32, 1000, "cpu")
     needs = plan.features.names()
-    assert {choice.config for choice in plan.choices} == {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}
+    assert {choice.config for choice in plan.choices} == {1, 2, 4, 8, 16, 32}
 
     def chosen(seqs, tokens):
         return plan.choice_of(hinted_stats(seqs, tokens, 1000, 1, 900, None), needs).config
 
-    assert [chosen(n, n) for n in (6, 5, 11, 32)] == [6, 6, 12, 32]
+    assert [chosen(n, n) for n in (8, 5, 11, 32)] == [8, 8, 16, 32]
     plan.warmup()
-    assert [chosen(n, n) for n in (6, 5, 11, 32)] == [6, 6, 12, 32]
+    assert [chosen(n, n) for n in (8, 5, 11, 32)] == [8, 8, 16, 32]
     plan._warm = set()  # nothing was compiled: the grid's, whose code a warm-up would have
-    assert [chosen(n, n) for n in (6, 11)] == [6, 12]
+    assert [chosen(n, n) for n in (8, 11)] == [8, 16]
 
 
 def test_the_exact_choice_of_a_larger_batch_than_its_scratch_holds_is_the_grids(on_h200):

@@ -12,7 +12,7 @@ import pytest
 
 from common import gpus
 from common.serving import winners
-from common.serving.choice import OF_THIS_GPU, UNTUNED, Family, Timed
+from common.serving.choice import Family, Timed
 from common.serving.stamps import stamp
 from common.serving.winners import Winner, built, key
 from common.spec import AttentionShape
@@ -47,18 +47,13 @@ def kernels(tmp_path, monkeypatch):
     return found
 
 
-def family(kernels, written_on=("h200",)):
-    """Two kernels of Part, and rules that take `plain`."""
-    rules = types.SimpleNamespace(
-        auto_kernel=lambda *_: "plain",
-        auto=lambda *_: ("plain", Part(16)),
-        plain=lambda *_: Part(16),
-        able=lambda *_: Part(8),
-        WRITTEN_ON=written_on,
-    )
-    modules = {name: types.SimpleNamespace(SUPPORTS=frozenset(), DEFAULT=Part()) for name in ("plain", "able")}
-    modules |= {"heuristics.generic.default": rules, "heuristics": types.SimpleNamespace()}
-    modules["heuristics"].__path__ = [str(kernels / "heuristics")]
+def family(kernels):
+    """Two kernels of Part, of which `plain` is taken."""
+    modules = {
+        name: types.SimpleNamespace(SUPPORTS=frozenset(), DEFAULT=Part(), default=lambda *_, size=size: Part(size))
+        for name, size in (("plain", 16), ("able", 8))
+    }
+    modules |= {"heuristics": types.SimpleNamespace(__path__=[str(kernels / "heuristics")])}
     return Family("triton", ("plain", "able"), modules.__getitem__, recorded=None)
 
 
@@ -239,14 +234,6 @@ def test_a_stamp_is_of_code_and_not_of_words(kernels):
         os.utime(path, ns=(1, len(text)))
         assert (stamp(kernels, "able") == before) == same
     assert stamp(kernels, "none") == ""
-
-
-@pytest.mark.parametrize(("written_on", "found"), [({"h200"}, OF_THIS_GPU), (set(), UNTUNED)])
-def test_rules_that_were_written_on_the_gpu_need_no_winners_and_no_warning(kernels, written_on, found):
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        assert family(kernels, written_on).choose(SHAPE, TIMED, H200).provenance == found
-    assert len(said) == (found == UNTUNED)
 
 
 def test_the_shipped_winners_are_of_the_kernels_that_are_here(monkeypatch):

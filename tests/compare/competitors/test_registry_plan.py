@@ -58,11 +58,11 @@ def _chosen(kernel_id, row, heuristics="tree"):
 
 def test_variants_of_one_kernel_take_their_own_configs_in_one_run():
     (row,) = pick(suite("fig8"), "1x8192-0%decode")
-    found = {name: _chosen(f"triton/q_block@{name}", row)[0] for name in ("fixed", "paper", "default")}
+    found = {name: _chosen(f"triton/q_block@{name}", row)[0] for name in ("fixed", "paper", "learned")}
     assert found["fixed"] == load("triton/q_block").DEFAULT
     assert (found["paper"].block_m, found["paper"].tile_size) == (64, 64), "Listing 2 from 4096 tokens on average"
-    assert found["default"] == _chosen("triton/q_block", row, "default")[0]
-    assert len(set(found.values())) == 3
+    assert found["learned"] == _chosen("triton/q_block", row, "learned")[0]
+    assert len(set(found.values())) >= 2
 
 
 def test_the_variant_of_an_id_wins_over_the_runs_heuristics():
@@ -150,7 +150,8 @@ def _winners(config, stats):
     [
         ("tree", AttentionShape(), "tree"),
         ("tree", AttentionShape(head_size=64), "heuristics"),  # nothing is called tuned outside what was measured
-        ("default", AttentionShape(), "heuristics"),
+        ("learned", AttentionShape(), "heuristics"),
+        ("default", AttentionShape(), "DEFAULT"),
         ("paper", AttentionShape(), "paper"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from compare.plan import fingerprint
 
 ROOT = Path(__file__).parents[3]
-READ = ("common/serving", "common/gpus.py", "dsl_triton", "compare/competitors/registry.py")
+READ = ("common/serving", "common/choice", "common/gpus.py", "dsl_triton", "compare/competitors/registry.py")
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def changed(file):
         "serving/choice.py",
         "serving/grid.py",
         "serving/winners.py",
-        "serving/rules.py",
-        "serving/tiles.json",
+        "choice/learned.py",
+        "choice/legal.py",
         "gpus.py",
     ],
 )

@@ -26,7 +26,7 @@ def test_no_other_file_names_a_child():
 def test_each_is_a_module_that_can_be_run():
     for child in NAMED:
         source = Path(importlib.util.find_spec(child).origin).read_text()
-        assert source.endswith('if __name__ == "__main__":\n    main()\n'), child
+        assert '\nif __name__ == "__main__":\n    main(' in source, child
         assert children.command(child)[1:] == ["-m", child]
 
 

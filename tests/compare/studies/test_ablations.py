@@ -42,7 +42,7 @@ def test_nothing_outside_the_folder_knows_them():
 def test_an_ablation_is_a_kernel_and_fits_where_its_space_says(kernel_id):
     kernel, gpu, shape = registry.load(kernel_id), resolve("h200"), generated.LLAMA_3_8B
     assert next(kernel.space(shape, gpu), None) is not None
-    config, origin = registry.default_config(kernel_id, kernel, shape, BatchStats.of(generated.DECODE), gpu, "default")
+    config, origin = registry.default_config(kernel_id, kernel, shape, BatchStats.of(generated.DECODE), gpu, "learned")
     assert (type(config), origin) == (type(kernel.DEFAULT), "heuristics")
 
 

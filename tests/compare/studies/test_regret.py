@@ -122,9 +122,10 @@ def test_the_table_is_written_again_from_a_run(folder, capsys):
 @pytest.mark.parametrize("dsl", registry.DSLS)
 def test_what_is_timed_has_every_auto_as_a_user_gets_it_and_every_kernel_that_it_may_take(dsl):
     found = regret.plan(dsl, ROWS, H200, 16, 5)
-    assert set(found) == {*regret.AUTO[dsl], *(f"{dsl}/{rung}" for rung in regret.RUNGS)}
+    gluon = [regret.GLUON] * (dsl == "triton")
+    assert set(found) == {*regret.AUTO[dsl], *(f"{dsl}/{rung}" for rung in regret.RUNGS), *gluon}
     for kernel_id, policies in found.items():
-        alone = kernel_id in regret.AUTO[dsl]
+        alone = kernel_id in (*regret.AUTO[dsl], *gluon)
         assert policies[: 1 if alone else 2] == ([TREE] if alone else [DEFAULT, TREE])
         assert len(set(policies)) == len(policies) and (alone or len(policies) >= 10)
     kernel, row = registry.load(f"{dsl}/auto"), ROWS[3]

@@ -98,7 +98,7 @@ def test_a_row_is_judged_by_a_net_that_saw_nothing_of_its_fold(tmp_path, monkeyp
     monkeypatch.setattr(
         learn.Data, "fit", lambda self, at: seen.append({self.points[i].seed for i in at}) or fit(self, at)
     )
-    found = learn.held_out(data, "triton", GPU, learn.by_seed)
+    found = learn.held_out(data, "triton", GPU, learn.unseen(data, learn.by_seed))
     assert sorted(map(tuple, seen)) == [(0,), (1,)]
     assert len(found["rules"]) == 12 and np.mean(found["first pick"]) < np.mean(found["rules"])
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from common.serving.choice import MOST_SEGMENTS
+from common.choice.legal import MOST_SEGMENTS
 from compare.tune.space import DEFAULT, Policy, Space, changed, flatten, policies
 
 

@@ -56,7 +56,7 @@ def test_only_the_second_time_of_five_and_the_default_is_stored_as_final(finishe
     for row in simulated_tuning.rows():
         mine = [x for (k, r, _), x in last.items() if (k, r) == ("triton/q_block", row.label) and "screen_us" in x]
         finals = [x for x in mine if "final_us" in x]
-        assert len(finals) in (5, 6) and all(x["rounds"] >= 3 for x in finals)
+        assert 4 <= len(finals) <= 6 and all(x["rounds"] >= 3 for x in finals)
         assert any(x["policy"] == "default" for x in finals)
         screened = sorted(mine, key=lambda x: x["screen_us"])
         assert min(finals, key=lambda x: x["final_us"])["policy"] == screened[0]["policy"]

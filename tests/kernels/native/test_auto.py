@@ -9,18 +9,20 @@ import torch
 import dsl_triton
 from calls import assert_right, tensors
 from common.cases.batch import make_batch
+from common.choice.learned import Candidate, coarse
 from common.gpus import resolve
 from common.oracle.integrity import same_bits
 from common.serving.call import PagedAttention
 from common.serving.grid import on_grid
+from common.serving.pieces import few_segments
 from common.serving.winners import Winner, Winners, key
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
 from common.spec.metadata import EVERY_KEY, BatchStats
 from compare.competitors import registry
 from dsl_triton import auto as portable
-from dsl_triton import native
-from dsl_triton.native import auto
+from dsl_triton import native, parallel_softmax
+from dsl_triton.native import auto, sm90_config
 
 H200 = resolve("h200")
 LLAMA = AttentionShape()
@@ -30,22 +32,20 @@ HINTS = {"max_query_len": 20, "max_seq_len": 40}
 
 @pytest.mark.parametrize(
     "lens",
-    [LONG, [(17, 8192)], [(8192, 8192)], [(1, 900)] * 255 + [(2048, 8192)], [(512, 2000)] * 30 + [(20, 3000)]],
-    ids=["mixed", "17-tokens", "prompt", "decodes-and-a-chunk", "many-prompts"],
+    [[(8192, 8192)], [(2048, 2048)] * 4, [(1, 900)] * 60 + [(2048, 8192)]],
+    ids=["prompt", "prompts", "decodes-and-a-chunk"],
 )
 @pytest.mark.parametrize("gpu", ["h200", "h100"])
-def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
+def test_long_prompts_take_the_kernel(gpu, lens):
+    """Its products run at twice the speed of the portable kernels'."""
     choice = auto.choose(LLAMA, BatchStats.of(lens), resolve(gpu))
-    assert choice.kernel == "native.sm90_prefill" and choice.path == "native/auto.py"
+    assert choice.kernel == auto.KERNEL and choice.path.startswith("heuristics/learned/")
     assert choice.config.prefill.programs == 132
 
 
 @pytest.mark.parametrize(
     ("lens", "shape", "gpu", "needs"),
     [
-        ([(16, 1500)], LLAMA, "h200", ()),
-        ([(128, 128)], LLAMA, "h200", ()),  # half a tile a unit
-        ([(17, 513)], LLAMA, "h200", ()),  # two tiles a unit
         (LONG, AttentionShape(32, 8, 40, 16, torch.bfloat16), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.float32), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.bfloat16, None, torch.float8_e4m3fn), "h200", ()),
@@ -56,35 +56,14 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
         (LONG, LLAMA, None, ()),
     ],
     ids=[
-        "short-queries", "128-keys", "two-tiles", "head-40", "float32", "fp8-pages", "a100", "mi300", "chunks",
+        "head-40", "float32", "fp8-pages", "a100", "mi300", "chunks",
         "batch-invariant", "no-gpu",
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:triton. no measured winners")
-def test_everything_else_is_chosen_as_without_it(lens, shape, gpu, needs):
+def test_what_it_does_not_serve_is_chosen_as_without_it(lens, shape, gpu, needs):
     asked = shape, BatchStats.of(lens), gpu and resolve(gpu), frozenset(needs)
     assert auto.choose(*asked) == portable.choose(*asked)
-
-
-@pytest.mark.parametrize(("gpu", "taken"), [("h100", True), ("gh200", True), ("h800", True), ("h20", False)], ids=str)
-@pytest.mark.parametrize("lens", [[(1, 8192)] * 64, [(12, 4000)] * 50], ids=["decodes", "drafts"])
-@pytest.mark.filterwarnings("ignore:triton. no measured winners")
-def test_short_queries_take_it_where_products_keep_up_with_the_memory(gpu, taken, lens):
-    """An H20 multiplies a fifth as much a byte as an H200; its prompts, which products limit anyway, stay."""
-    stats = BatchStats.of(lens)
-    assert auto.choose(LLAMA, stats, H200).kernel == auto.KERNEL
-    assert (auto.choose(LLAMA, stats, resolve(gpu)).kernel == auto.KERNEL) == taken
-    assert auto.choose(LLAMA, BatchStats.of([(8192, 8192)]), resolve(gpu)).kernel == auto.KERNEL
-
-
-@pytest.mark.filterwarnings("ignore:triton. no measured winners")
-@pytest.mark.parametrize("sees", [256, EVERY_KEY])
-def test_what_it_leaves_is_chosen_by_totals_that_were_rounded_once(monkeypatch, sees):
-    asked = []
-    monkeypatch.setattr(portable.FAMILY, "choose", lambda *given: asked.append(given))
-    for lens in ([(1, 9000), *[(1, 300)] * 7], [(4, 2500)] * 5 + [(4, 70)]):
-        auto.choose(LLAMA, stats := BatchStats.of(lens), H200, sees=sees)
-        assert asked[-1][1] == stats
 
 
 @pytest.mark.filterwarnings("ignore:triton. no measured winners")
@@ -92,71 +71,31 @@ def test_a_portable_process_never_takes_it(monkeypatch):
     monkeypatch.setenv("DIPTYCH_PORTABLE", "1")
     assert auto.choose(LLAMA, BatchStats.of(LONG), H200) == portable.choose(LLAMA, BatchStats.of(LONG), H200)
     monkeypatch.setenv("DIPTYCH_PORTABLE", "0")
-    assert auto.choose(LLAMA, BatchStats.of(LONG), H200).kernel == "native.sm90_prefill"
+    assert auto.choose(LLAMA, BatchStats.of([(8192, 8192)]), H200).kernel == auto.KERNEL
 
 
-@pytest.mark.parametrize(
-    ("heads", "lens", "taken"),
-    [
-        ((64, 16, 128), [(6, 9500)] * 21, True),
-        ((64, 8, 64), [(3, 970)] * 16, True),  # 24 rows
-        ((64, 8, 64), [(9, 2000)] * 40, True),  # 72
-        ((64, 8, 128), [(16, 300)] * 16, True),  # three tiles
-        ((64, 8, 128), [(16, 90)] * 40, False),
-        ((128, 16, 64), [(1, 317)] * 142, False),
-        ((32, 8, 128), [(1, 8000)] * 32, True),  # 124 tiles of 64 KB a unit
-        ((16, 1, 128), [(1, 8000)] * 16, False),  # 8
-        ((32, 8, 128), [(1, 2048)] * 32, False),  # 31
-        ((32, 8, 128), [(1, 1024)] * 256, False),  # 124, over few keys
-        ((32, 4, 256), [(12, 500)] * 57, True),
-        ((16, 8, 256), [(16, 64)] * 16, True),  # 0.97
-        ((16, 2, 256), [(16, 500)] * 4, False),  # 0.48
-    ],
-    ids=lambda value: f"{len(value)}x{value[0]}" if isinstance(value, list) else str(value),
-)
-def test_short_queries_that_read_enough_take_it(heads, lens, taken):
-    choice = auto.choose(AttentionShape(*heads), BatchStats.of(lens), H200)
-    assert (choice.kernel == auto.KERNEL) == taken
-    if taken:
-        assert choice.config.together
-
-
-@pytest.mark.parametrize(("size", "taken"), [(96, False), (256, True)])
-def test_short_queries_under_a_window_are_taken_by_what_they_see(size, taken):
-    """39 of 9 tokens in a window of 512 see 768 keys, as choices count: enough for wide heads alone."""
-    stats = BatchStats.of([(9, 30000)] * 39)
-    choice = auto.choose(AttentionShape(64, 8, size, 16, torch.bfloat16), stats, H200, sees=512)
-    assert (choice.kernel == auto.KERNEL) == taken
+@pytest.mark.parametrize("shape", [AttentionShape(64, 8, 96, 16), AttentionShape(32, 4, 256, 16)], ids=["96", "256"])
+@pytest.mark.parametrize("lens", [[(9, 2000)] * 40, [(12, 4000)] * 50, [(6, 9500)] * 21], ids=len)
+def test_short_queries_that_take_it_are_items(shape, lens):
+    choice = auto.FAMILY.named(auto.KERNEL, shape, BatchStats.of(lens), H200)
+    assert choice.config.together
 
 
 def test_short_queries_under_a_window_have_segments_of_its_keys():
     """Two sequences of 8 KV heads are 32 Q Blocks of 33 tiles: whole, they would leave 100 units idle."""
-    stats = BatchStats.of([(16, 20000)] * 2)
-    choice = auto.choose(AttentionShape(128, 8, 96, 16, torch.bfloat16), stats, H200, sees=4096)
-    assert choice.kernel == auto.KERNEL and 1 < choice.config.prefill.num_segments <= 33
+    shape, stats = AttentionShape(128, 8, 96, 16, torch.bfloat16), BatchStats.of([(16, 20000)] * 2)
+    config = sm90_config.default(shape, stats, H200, 4096, parallel_softmax.DEFAULT)
+    assert 1 < config.prefill.num_segments <= 33
 
 
-@pytest.mark.parametrize(
-    ("heads", "lens", "taken"),
-    [
-        ((32, 4, 256), [(91, 91)] * 280, True),
-        ((32, 4, 256), [(24, 24)], False),
-        ((32, 8, 128), [(89, 89)] * 363, True),
-        ((64, 4, 128), [(37, 37)] * 32, True),  # 3.3 tiles and 4.8 Q Blocks a unit
-        ((8, 2, 128), [(50, 740)] * 5, False),  # 3.5 and 0.2
-        ((28, 4, 128), [(138, 138)] * 7 + [(1, 100)], False),
-        ((16, 8, 96), [(27, 3690)] * 2 + [(1, 3000)], True),
-        ((32, 4, 80), [(43, 43)] * 143, True),
-        ((24, 4, 96), [(148, 148)] * 2, False),
-        ((48, 8, 64), [(69, 229)] * 9, False),
-        ((32, 8, 48), [(1000, 1000)] * 8, True),
-        ((40, 8, 128), [(24, 900)] * 12 + [(1, 900)], False),  # chunks of less than a Q Block
-        ((32, 8, 128), [(27, 4171)] * 18 + [(1, 4000)], True),
-    ],
-    ids=lambda value: f"{len(value)}x{value[0]}" if isinstance(value, list) else str(value),
-)
-def test_prompts_take_it_by_tiles_of_a_unit(heads, lens, taken):
-    assert (auto.choose(AttentionShape(*heads), BatchStats.of(lens), H200).kernel == auto.KERNEL) == taken
+def test_its_config_follows_from_the_counts_of_the_batch_itself():
+    """Ranked as a batch that counts alike, configured by its own counts: 17 decodes, not 20."""
+    stats = BatchStats.of([(1, 30000)] * 17)
+    own = auto.FAMILY.own(LLAMA, H200, frozenset(), EVERY_KEY, auto.FAMILY.kernels)
+    ranked = Candidate(auto.KERNEL, own.config(coarse(stats), None), 0.0)
+    chosen = auto.FAMILY._of_logs(ranked, auto.FAMILY.learned(H200), LLAMA, stats, H200, EVERY_KEY)
+    exact = sm90_config.default(LLAMA, stats, H200, EVERY_KEY, parallel_softmax.DEFAULT)
+    assert chosen.config.prefill == few_segments(exact, LLAMA, stats).prefill
 
 
 def test_segments_are_of_the_grid_that_a_capacity_can_be_warmed_up_for():
@@ -168,8 +107,8 @@ def test_segments_are_of_the_grid_that_a_capacity_can_be_warmed_up_for():
 
 
 def test_a_capacity_reaches_it_beside_the_portable_kernels():
-    reached = auto.FAMILY.reachable(LLAMA, H200, 512, 4, 8192)
-    assert {choice.kernel for choice in reached} >= {"native.sm90_prefill", "parallel_softmax", "q_block"}
+    reached = auto.FAMILY.reachable(LLAMA, H200, 2048, 16, 8192)
+    assert {choice.kernel for choice in reached} >= {"native.sm90_prefill", "parallel_softmax"}
 
 
 def test_measured_winners_are_those_of_the_portable_family(monkeypatch):
@@ -255,7 +194,7 @@ def odd(tensor):
 def test_tensors_without_boxes_are_served_by_split(name):
     shape = AttentionShape(4, 2, 128, 16, torch.bfloat16)
     batch = make_batch([(20, 60), (1, 30)], shape)
-    choice = auto.choose(LLAMA, BatchStats.of(LONG), H200)
+    choice = auto.FAMILY.named(auto.KERNEL, LLAMA, BatchStats.of(LONG), H200)
     out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2])
     if name == "out":
         out = odd(out)
@@ -267,5 +206,6 @@ def test_tensors_without_boxes_are_served_by_split(name):
 
 def test_a_row_of_it_is_configured_by_its_own_choice():
     kernel = registry.load("triton/native.auto")
-    choice, origin = registry.default_config("triton/native.auto", kernel, LLAMA, BatchStats.of(LONG), H200)
+    prompt = BatchStats.of([(8192, 8192)])
+    choice, origin = registry.default_config("triton/native.auto", kernel, LLAMA, prompt, H200)
     assert choice.kernel == "native.sm90_prefill" and origin == "heuristics"

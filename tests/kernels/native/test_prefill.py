@@ -11,12 +11,13 @@ from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.spec import AttentionShape, Features, UnsupportedFeature
 from common.spec.kernel import Capacity
-from common.spec.metadata import BatchStats
+from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.step_plan import COUNTERS
 from compare.competitors import registry
 from compare.static.compile import compile_in_child
 from compilations import compilation
-from dsl_triton.heuristics.generic import default
+from dsl_triton import parallel_softmax
+from dsl_triton.native import sm90_config
 from dsl_triton.native import sm90_prefill as native
 from dsl_triton.native.sm90_boxes import OUT_LANES, box_shape, even_lanes, fits_box, rest_lanes, sum_lanes, tile_lanes
 
@@ -175,9 +176,8 @@ def test_the_native_folder_is_in_a_column_of_its_own():
 
 @pytest.mark.parametrize(("lens", "segments"), [([(128, 8192)], 4), ([(512, 8192)], 1), ([(8192, 8192)], 1)], ids=str)
 def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
-    config, _ = registry.default_config(KERNEL_ID, native, AttentionShape(), BatchStats.of(lens), H200, "default")
+    config, _ = registry.default_config(KERNEL_ID, native, AttentionShape(), BatchStats.of(lens), H200)
     assert config.prefill.num_segments == segments
-    assert config == native.default(default, AttentionShape(), BatchStats.of(lens), H200)
 
 
 @pytest.mark.parametrize(
@@ -206,12 +206,14 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
     ],
 )
 def test_short_queries_are_items_where_a_launch_beside_takes_longer(lens, together):
-    assert native.default(default, LLAMA, BatchStats.of(lens), H200).together == together
+    assert (
+        sm90_config.default(LLAMA, BatchStats.of(lens), H200, EVERY_KEY, parallel_softmax.DEFAULT).together == together
+    )
 
 
 @pytest.mark.parametrize(("lens", "segments"), [([(11, 4800)] * 2, 8), ([(8, 1000)] * 200, 1)], ids=str)
 def test_short_queries_are_split_where_units_are_left(lens, segments):
-    config = native.default(default, LLAMA, BatchStats.of(lens), H200)
+    config = sm90_config.default(LLAMA, BatchStats.of(lens), H200, EVERY_KEY, parallel_softmax.DEFAULT)
     assert config.prefill.num_segments == segments
 
 

@@ -1,1 +1,0 @@
-"""Configs that nobody measured on this GPU: from shapes, batches and what a GPU has."""
