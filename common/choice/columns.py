@@ -23,6 +23,7 @@ NEUTRAL = {"block_m": 128, "tile_size": 64, "num_warps": 4, "num_stages": 2, "nu
 GATHERS = ("key", "run", "page", "flat", "2idx")
 REGISTERS = 65536
 MOST_REGISTERS, MOST_PROGRAMS = 255, 16  # of a thread; of an SM, beyond which none more hides latency
+FEW_KEYS, OF_SHARE = 1600, 2.5  # what a slot may walk alone, and of a unit's share
 OF_SHORT_MMA = 0.6  # of a unit's peak: products of under 64 rows pass their operands through registers
 
 
@@ -86,6 +87,15 @@ def launches(b: Columns, c: Columns) -> tuple[Launch, Launch]:
     cut_short = np.where(kernel == 0, 1.0, c["short_num_segments"])
     long = _launch(b, c, "long_", b["prompts"], prompt, np.maximum(mean_keys, prompt), cut_long)
     return long, _launch(b, c, "short_", b["shorts"], query, mean_keys, cut_short)
+
+
+def alone(b: Columns, c: Columns) -> np.ndarray:
+    """Whether a candidate's longest slot walks far more keys than a unit's share of all: it ends long after the others,
+    where more segments would deal its keys to them."""
+    keys = [(one.span * c[part + "tile_size"], one.tiles * c[part + "tile_size"])
+            for part, one in zip(("long_", "short_"), launches(b, c), strict=True)]  # fmt: skip
+    longest, share = np.maximum(keys[0][0], keys[1][0]), (keys[0][1] + keys[1][1]) / b["units"]
+    return longest > np.maximum(FEW_KEYS, OF_SHARE * share)
 
 
 def _launch(

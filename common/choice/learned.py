@@ -31,6 +31,7 @@ WIDTH = 73  # columns of a table
 COUNT = 5  # candidates of a batch that are measured
 TOGETHER = 128  # batches of one pass
 DIGITS = 4  # of a loss
+ALONE = 1.0  # more than any loss that a net says
 TWIN = 0.04  # log of time: near twins lose alike, so another of a kernel and its rows has to promise more
 
 
@@ -187,8 +188,10 @@ class Learned:
         return rows, segments, lost.reshape(len(many), len(rows))
 
     def _told(self, batch: columns.Columns, made: columns.Columns) -> np.ndarray:
-        """What the net says, rounded: configs that the columns do not tell apart lose the same, in any batch."""
-        return self.net.losses(table(batch, made, self.constants)).round(DIGITS)
+        """What the net says, rounded: configs that the columns do not tell apart lose the same, in any batch. What
+        leaves a long program alone comes behind all that does not."""
+        lost = self.net.losses(table(batch, made, self.constants)).round(DIGITS)
+        return lost + ALONE * columns.alone(batch, made).ravel()
 
     def _short(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu
