@@ -89,12 +89,12 @@ def launches(b: Columns, c: Columns) -> tuple[Launch, Launch]:
     return long, _launch(b, c, "short_", b["shorts"], query, mean_keys, cut_short)
 
 
-def alone(b: Columns, c: Columns) -> np.ndarray:
+def alone(b: Columns, c: Columns, launched: tuple[Launch, Launch]) -> np.ndarray:
     """Whether a candidate's longest slot walks far more keys than a unit's share of all: it ends long after the others,
-    where more segments would deal its keys to them."""
-    keys = [(one.span * c[part + "tile_size"], one.tiles * c[part + "tile_size"])
-            for part, one in zip(("long_", "short_"), launches(b, c), strict=True)]  # fmt: skip
-    longest, share = np.maximum(keys[0][0], keys[1][0]), (keys[0][1] + keys[1][1]) / b["units"]
+    where more segments would deal its keys to them. launched: as `launches` of them."""
+    long, short = launched
+    longest = np.maximum(long.span * c["long_tile_size"], short.span * c["short_tile_size"])
+    share = (long.tiles * c["long_tile_size"] + short.tiles * c["short_tile_size"]) / b["units"]
     return longest > np.maximum(FEW_KEYS, OF_SHARE * share)
 
 

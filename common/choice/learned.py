@@ -151,7 +151,7 @@ class Learned:
             return [None] * len(many)
         configs = [own.config(stats, decode) for stats, decode in zip(many, decodes, strict=True)]
         made = columns.configs([(own.kernel, config) for config in configs], self.dsl)
-        lost = self._told(columns.batches([(shape, stats, gpu) for stats in many]), made)
+        lost = self._lost(columns.batches([(shape, stats, gpu) for stats in many]), made)
         return [Candidate(own.kernel, *one) for one in zip(configs, lost.tolist(), strict=True)]
 
     def _candidate(self, row: int, segments: float, loss: float, decode: dict[str, Any] | None) -> Candidate:
@@ -184,14 +184,15 @@ class Learned:
         batch = columns.batches([(shape, stats, gpu) for stats in many])
         rows, segments, made = self.portfolio.candidates(batch, kernels, decode)
         wide = {name: value[:, None] for name, value in batch.items()}
-        lost = self._told(wide, made) if len(rows) else np.zeros(0)
+        lost = self._lost(wide, made) if len(rows) else np.zeros(0)
         return rows, segments, lost.reshape(len(many), len(rows))
 
-    def _told(self, batch: columns.Columns, made: columns.Columns) -> np.ndarray:
+    def _lost(self, batch: columns.Columns, made: columns.Columns) -> np.ndarray:
         """What the net says, rounded: configs that the columns do not tell apart lose the same, in any batch. What
         leaves a long program alone comes behind all that does not."""
-        lost = self.net.losses(table(batch, made, self.constants)).round(DIGITS)
-        return lost + ALONE * columns.alone(batch, made).ravel()
+        launched = columns.launches(batch, made)
+        lost = self.net.losses(table(batch, made, self.constants, launched)).round(DIGITS)
+        return lost + ALONE * columns.alone(batch, made, launched).ravel()
 
     def _short(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.choice.columns import GATHERS, KERNELS, NEUTRAL, Columns, launches, moved_us
+from common.choice.columns import GATHERS, KERNELS, NEUTRAL, Columns, Launch, launches, moved_us
 from common.choice.cost import parted, terms
 
 
-def table(b: Columns, c: Columns, constants: np.ndarray) -> np.ndarray:
+def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch, Launch] | None = None) -> np.ndarray:
     """[batch and candidate, column]: what the model reads. b, c: as `launches`; flattened in C order. constants: of
-    the formula (common/choice/cost.py)."""
-    long, short = launches(b, c)
+    the formula (common/choice/cost.py). launched: as columns.launches of them."""
+    long, short = launched or launches(b, c)
     rows = b["longest"] * b["ratio"]
     found = [_log(b[name]) for name in ("seqs", "tokens", "longest", "keys", "all_keys", "page", "ratio", "kv_heads")]
     found += [_log(b[name]) for name in ("head", "lanes", "cache_bytes", "hbm", "shared")] + [_log(rows)]

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_no_other_file_names_a_child():
 def test_each_is_a_module_that_can_be_run():
     for child in NAMED:
         source = Path(importlib.util.find_spec(child).origin).read_text()
-        assert '\nif __name__ == "__main__":\n    main(' in source, child
+        assert re.search(r'\nif __name__ == "__main__":\n    main\(\w*\)\n\Z', source), child
         assert children.command(child)[1:] == ["-m", child]
 
 
