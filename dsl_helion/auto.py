@@ -17,7 +17,7 @@ SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed", "batch_invariant"}
 CONTRACT = Precision()
 
 # `split` has no scratch, so it can take the place of any other at a launch
-KERNELS = ("adjustable_tile", "parallel_softmax", "unpaged", "split")
+KERNELS = ("adjustable_tile", "parallel_softmax", "unpaged", "split", "q_block")
 FAMILY = Family("helion", KERNELS, lambda name: import_module(f".{name}", __package__), recorded)
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)

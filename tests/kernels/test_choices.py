@@ -65,6 +65,10 @@ def test_every_choice_is_legal(dsl, kernel, lens) -> None:
             assert not getattr(part, "overlap", False) or gpu.tma
 
 
+def test_all_that_a_portfolio_has_may_be_chosen(dsl) -> None:
+    assert {kernel for kernel, _ in family(dsl).learned(H200).portfolio.rows} <= set(family(dsl).kernels)
+
+
 @in_helion
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
 @pytest.mark.parametrize("head", [64, 80, 256])
