@@ -375,10 +375,10 @@ def auto():
     arrow(axes, (32, 16), (37, 16))
     for i, (name, why) in enumerate(
         (
-            ("parallel_softmax", "no query above 16 tokens"),
-            ("q_block", "many decodes; short prompts"),
-            ("adjustable_tile", "longer queries, no TMA"),
-            ("unpaged", "long prompts"),
+            ("parallel_softmax", "in segments"),
+            ("q_block", "one launch, whole"),
+            ("adjustable_tile", "prompts, by pages"),
+            ("unpaged", "prompts, out of a copy"),
             ("split", "x-packed pages"),
         )
     ):
