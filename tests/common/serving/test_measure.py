@@ -79,17 +79,19 @@ def test_a_warm_plan_launches_what_was_measured_and_compiles_nothing_then(on_h20
 def test_what_does_not_run_or_answers_otherwise_is_no_winner(on_h200, monkeypatch):
     one = plan()
     candidates = auto.FAMILY.candidates(SHAPE, BatchStats.of([(1, 128)] * 2), H200, count=3)
-    kernel = auto.FAMILY.kernel(candidates[1].kernel)
 
-    def broken(batch, features, out, config, workspace, *, lse=None):
-        if config == candidates[1].config:
-            raise RuntimeError("out of shared memory")
-        launch(batch, features, out, config, workspace, lse=lse)
-        if config == candidates[2].config:
-            out += 1
+    def breaking(launch):
+        def broken(batch, features, out, config, workspace, *, lse=None):
+            if config == candidates[1].config:
+                raise RuntimeError("out of shared memory")
+            launch(batch, features, out, config, workspace, lse=lse)
+            if config == candidates[2].config:
+                out += 1
 
-    launch = kernel.launch
-    monkeypatch.setattr(kernel, "launch", broken)
+        return broken
+
+    for kernel in {auto.FAMILY.kernel(one.kernel) for one in candidates}:
+        monkeypatch.setattr(kernel, "launch", breaking(kernel.launch))
     told = []
     one.measure(3, POINTS[:1], clock=falling(), progress=lambda done, all, stats, timed: told.extend(timed))
     assert [timed.why for timed in told] == ["", "RuntimeError: out of shared memory", "another answer"]
