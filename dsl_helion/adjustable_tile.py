@@ -29,7 +29,15 @@ from dsl_helion.binding import fits, held, kernel, launches, loop_order, operand
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.page_runs import Gather, attend_runs, gather_form
-from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
+from dsl_helion.primitives import (
+    join_sums,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -160,8 +168,9 @@ def _long_queries_kernel(
                     r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, True,
                 )  # fmt: skip
             total = finished(narrow(acc, value_size), value_cache, f, r)
-            store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
-            store_lse(lse, query_start + token, head, live, m, l)
+            sums = join_sums(l, f)
+            store_rows(out, query_start + token, head, live, normalise(total, sums, kv_head, f))
+            store_lse(lse, query_start + token, head, live, m, sums)
 
 
 _long_queries = kernel(_long_queries_kernel)
@@ -188,7 +197,7 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
     block_m = max(config.block_m, smallest_block_m(shape))
     args = (
         *operands(batch, gather, number), batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.softmax_scale, bundle(features, config, shape.head_size),
+        out, lse, batch.softmax_scale, bundle(features, config, shape.head_size, block_m),
         shape.num_kv_heads, shape.block_size, number, gather, smallest_block_m(shape), SHORT_QUERY,
     )  # fmt: skip
     run(_long_queries, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 2)])

@@ -39,13 +39,15 @@ _FIELDS = (
     "query_scale",  # f32 [1]
     "out_scale",  # f32 [1]
     "transposed_keys",  # of a Config (common.spec.Cdna)
+    "split_sums",  # of its rows and tile (primitives.split_sums)
 )
 
 
 def bundle(
-    features: Features, config: Cdna = PLAIN, head_size: int = 0
+    features: Features, config: Cdna = PLAIN, head_size: int = 0, block_m: int = 64
 ) -> dict[str, int | float | torch.Tensor | hl.constexpr | None]:
-    """common.spec.Features as a kernel argument, and how a Config reads tiles of heads of head_size lanes.
+    """common.spec.Features as a kernel argument, and how a Config reads tiles of heads of head_size lanes, for
+    block_m rows.
 
     What is off is None, and its branch is not compiled. Helion pads lanes that are no power of two itself, and then in
     rows alone: their K is never transposed.
@@ -53,6 +55,8 @@ def bundle(
     f = dict.fromkeys(_FIELDS)
     if config.transposed_keys and is_power_of_two(head_size):
         f["transposed_keys"] = 1
+    if block_m < 64 and config.tile_size >= 32:
+        f["split_sums"] = 1
     if not features.causal:
         f["non_causal"] = 1
     if features.sliding_window is not None:

@@ -41,6 +41,7 @@ from dsl_helion.features import bundle, finished, narrow, query_operand, row_ope
 from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
+    join_sums,
     load_rows,
     normalise,
     q_block_rows,
@@ -196,12 +197,13 @@ def _segments_kernel(
                         r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 total = finished(narrow(acc, value_size), value_cache, f, r)
+                sums = join_sums(l, f)
                 if partial_acc is None or used <= 1:
-                    store_rows(out, row, head, live, normalise(total, l, kv_head, f))
-                    store_lse(lse, row, head, live, m, l)
+                    store_rows(out, row, head, live, normalise(total, sums, kv_head, f))
+                    store_lse(lse, row, head, live, m, sums)
                 else:
                     place = seq * int32(longest_query) + token if by_sequence else row
-                    store_partial((partial_acc, partial_m, partial_l), segment, place, head, live, m, l, total)
+                    store_partial((partial_acc, partial_m, partial_l), segment, place, head, live, m, sums, total)
 
 
 _segments = kernel(_segments_kernel)
@@ -231,7 +233,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, *partials(workspace), batch.softmax_scale,
-        bundle(features, config, shape.head_size), shape.num_kv_heads, shape.block_size, page_rows, gather,
+        bundle(features, config, shape.head_size, block_m), shape.num_kv_heads, shape.block_size, page_rows, gather,
         smallest_block_m(shape), block_q, config.num_segments, longest_query, by_sequence,
     )  # fmt: skip
     run(_segments, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 3)])

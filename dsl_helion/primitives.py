@@ -90,7 +90,7 @@ def store_partial(partial, segment, row, head, live, m, l, acc):
 
 
 def softmax_init(f, head, live, segment, q, value_size):
-    """m [block_m], l [block_m], acc [block_m, product_lanes] before any key; q as `query_operand` left it.
+    """m [block_m], l as split_sums has it, acc [block_m, product_lanes] before any key; q as `query_operand` left it.
 
     A sink is a key with score `sink` and value zero: the running max starts there, with sum 1. Each row has it once, so
     only the first of several segments starts with it.
@@ -103,7 +103,7 @@ def softmax_init(f, head, live, segment, q, value_size):
         m = torch.where(live & (segment == 0), logit, m)
         l = torch.where(m > float("-inf"), 1.0, l)
     acc = hl.zeros([block_m, binding.product_lanes(value_size, q.size(1), q.dtype)], dtype=torch.float32)
-    return m, l, acc
+    return m, split_sums(l, f), acc
 
 
 def wide_index(number):
@@ -264,6 +264,33 @@ def base2_scale(softmax_scale, f, r):
         return logit_scale(softmax_scale, f, r) * LOG2E
 
 
+def split_sums(l, f):
+    """l [block_m] as `add_sums` takes it: [block_m, 4, 4], l in the first place, for less than 64 rows; else as it is.
+
+    Several warps share the keys of so few rows. A sum over a tile's keys would be exchanged between their lanes and
+    between them, 3 of 8 barriers a tile on sm_90. Each place adds up its own keys; the places are added once.
+    """
+    if f["split_sums"] is not None:
+        four = hl.arange(4)
+        first = (four.unsqueeze(0) + four.unsqueeze(1)) == 0
+        l = torch.where(first.unsqueeze(0), l.unsqueeze(1).unsqueeze(2), 0.0)
+    return l
+
+
+def add_sums(l, alpha, p, f):
+    """l * alpha + sums of p [block_m, tile_size] over keys. A thread's keys of 16 x 8 products share a place of l."""
+    if f["split_sums"] is not None:
+        p = p.reshape(p.size(0), p.size(1) // 32, 4, 4, 2)
+        return l * alpha.unsqueeze(1).unsqueeze(2) + p.sum(4).sum(1)
+    else:
+        return l * alpha + p.sum(1)
+
+
+def join_sums(l, f):
+    """The inverse of split_sums, under another name: Helion gives a variable one rank."""
+    return l.sum(2).sum(1) if f["split_sums"] is not None else l
+
+
 def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
     """One step of the online softmax over scores s [block_m, tile_size] and values v [tile_size, value_size].
 
@@ -276,7 +303,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
         shift = torch.where(m_new == float("-inf"), 0.0, m_new)
     p = torch.exp2(s * base2 - shift.unsqueeze(1))
     alpha = torch.exp2(m - shift)
-    l = l * alpha + p.sum(1)
+    l = add_sums(l, alpha, p, f)
     if f["value_token_scales"] is not None:
         p = p * value_scales.unsqueeze(0)
     elif r["row_scale"] is not None:  # a logit beyond 2^24 may exceed the rounded maximum: P would be Inf in fp16

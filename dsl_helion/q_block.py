@@ -30,7 +30,16 @@ from dsl_helion.binding import (
 )
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import join_loops, kv_tile_range
-from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
+from dsl_helion.primitives import (
+    attend_tile,
+    join_sums,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -151,8 +160,9 @@ def _q_block_kernel(
                     r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                 )  # fmt: skip
             total = finished(narrow(acc, value_size), value_cache, f, r)
-            store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
-            store_lse(lse, query_start + token, head, live, m, l)
+            sums = join_sums(l, f)
+            store_rows(out, query_start + token, head, live, normalise(total, sums, kv_head, f))
+            store_lse(lse, query_start + token, head, live, m, sums)
 
 
 _q_block = kernel(_q_block_kernel)
@@ -170,7 +180,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     block_m = max(config.block_m, smallest_block_m(shape))
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.softmax_scale, bundle(features, config, shape.head_size),
+        out, lse, batch.softmax_scale, bundle(features, config, shape.head_size, block_m),
         shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), block_m <= 16,
     )  # fmt: skip
     run(_q_block, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 2)])

@@ -30,7 +30,15 @@ from dsl_helion.binding import (
 )
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import join_loops, kv_tile_range
-from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
+from dsl_helion.primitives import (
+    join_sums,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
 from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_operands
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed", "batch_invariant"}
@@ -190,8 +198,9 @@ def _prefill_kernel(
                         key, value, new_start, lanes, tile_size, True,
                     )  # fmt: skip
             total = finished(narrow(acc, lanes[1]), value_cache, f, r)
-            store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
-            store_lse(lse, query_start + token, head, live, m, l)
+            sums = join_sums(l, f)
+            store_rows(out, query_start + token, head, live, normalise(total, sums, kv_head, f))
+            store_lse(lse, query_start + token, head, live, m, sums)
 
 
 def _decode_kernel(
@@ -248,8 +257,9 @@ def _decode_kernel(
                     r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, True,
                 )  # fmt: skip
             total = finished(narrow(acc, lanes[1]), value_cache, f, r)
-            store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
-            store_lse(lse, query_start + token, head, live, m, l)
+            sums = join_sums(l, f)
+            store_rows(out, query_start + token, head, live, normalise(total, sums, kv_head, f))
+            store_lse(lse, query_start + token, head, live, m, sums)
 
 
 _prefill = kernel(_prefill_kernel)
@@ -272,20 +282,20 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
     key, value = new_tokens(batch, features)
     paged = features if key is None else replace(features, causal=False)
     tensors, forms = _operands(batch, config)
-    how = config, batch.shape.head_size
+    block_m = max(config.block_m, smallest_block_m(batch.shape))
+    how = config, batch.shape.head_size, block_m
     args = (
         *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens, key, value,
         out, lse, batch.softmax_scale, bundle(features, *how), bundle(replace(paged, sinks=None), *how), *forms,
     )  # fmt: skip
-    sizes = [max(config.block_m, smallest_block_m(batch.shape)), config.tile_size]
-    run(_prefill, config, args, block_sizes=sizes, loop_orders=[loop_order(config, 2)])
+    run(_prefill, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 2)])
 
 
 def _launch_decode(batch, features, out, config, lse) -> None:
     tensors, forms = _operands(batch, config)
     args = (
         *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale,
-        bundle(features, config, batch.shape.head_size), *forms,
+        bundle(features, config, batch.shape.head_size, forms[-1]), *forms,
     )  # fmt: skip
     run(_decode, config, args, block_sizes=[config.tile_size], loop_orders=[loop_order(config, 2)])
 

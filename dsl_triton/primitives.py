@@ -317,6 +317,41 @@ def base2_scale(softmax_scale, f, r):
 
 
 @triton.jit
+def split_sums(l, BLOCK_M: tl.constexpr):
+    """l [BLOCK_M] as `add_sums` takes it: [BLOCK_M, 4, 4], l in the first place, for less than 64 rows; else as it is.
+
+    Several warps share the keys of so few rows. A sum over a tile's keys would be exchanged between their lanes and
+    between them, 3 of 9 barriers a tile on sm_90. Each place adds up its own keys; the places are added once.
+    """
+    if BLOCK_M < 64:
+        four = tl.arange(0, 4)
+        first = (tl.expand_dims(four, 0) + tl.expand_dims(four, 1)) == 0
+        l = tl.where(tl.expand_dims(first, 0), tl.expand_dims(tl.expand_dims(l, 1), 2), 0.0)
+    return l
+
+
+@triton.jit
+def add_sums(l, alpha, p):
+    """l * alpha + sums of p [BLOCK_M, TILE_SIZE] over keys. A thread's keys of 16 x 8 products share a place of l."""
+    if len(l.shape) == 1:
+        return l * alpha + tl.sum(p, 1)
+    else:
+        BLOCK_M: tl.constexpr = p.shape[0]
+        TILE_SIZE: tl.constexpr = p.shape[1]
+        PAIR: tl.constexpr = 2 if TILE_SIZE >= 32 else 1
+        p = tl.reshape(p, [BLOCK_M, TILE_SIZE // (16 * PAIR), 4, 4, PAIR])
+        return l * tl.expand_dims(tl.expand_dims(alpha, 1), 2) + tl.sum(tl.sum(p, 4), 1)
+
+
+@triton.jit
+def join_sums(l):
+    """The inverse of split_sums."""
+    if len(l.shape) > 1:
+        l = tl.sum(tl.sum(l, 2), 1)
+    return l
+
+
+@triton.jit
 def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexpr):
     """One step of the online softmax: scores s [BLOCK_M, TILE_SIZE], values v [TILE_SIZE, VALUE_PADDED].
 
@@ -329,7 +364,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(s * base2 - tl.expand_dims(shift, 1))
     alpha = tl.exp2(m - shift)
-    l = l * alpha + tl.sum(p, 1)
+    l = add_sums(l, alpha, p)
     if f.value_token_scales is not None:
         p *= tl.expand_dims(value_scales, 0)
     elif r.row_scale.dtype.is_floating():  # a logit beyond 2^24 may exceed the rounded maximum: P would be Inf in fp16
@@ -369,13 +404,14 @@ def attend_range(attend: tl.constexpr, start, full_start, full_stop, stop, q, m,
 
     attend: attend_tile, or one that reads K and V from elsewhere. operands: its arguments from query_pos to MASKED.
     """
+    l = split_sums(l, q.shape[0])
     for j in range(start, full_start):
         m, l, acc = attend(j, q, m, l, acc, *operands, MASKED=True)
     for j in range(full_start, full_stop):
         m, l, acc = attend(j, q, m, l, acc, *operands, MASKED=False)
     for j in range(full_stop, stop):
         m, l, acc = attend(j, q, m, l, acc, *operands, MASKED=True)
-    return m, l, acc
+    return m, join_sums(l), acc
 
 
 @triton.jit

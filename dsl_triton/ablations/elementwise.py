@@ -51,7 +51,7 @@ def _softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constex
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(s * base2 - tl.expand_dims(shift, 1))
     alpha = tl.exp2(m - shift)
-    l = l * alpha + tl.sum(p, 1)
+    l = primitives.add_sums(l, alpha, p)
     # [BLOCK_M, lanes, TILE_SIZE]. Summed over the middle of [BLOCK_M, TILE_SIZE, lanes] it would be a matrix product:
     # Triton recognises that form, and multiplies in tf32.
     products = tl.expand_dims(p.to(v.dtype).to(tl.float32), 1) * tl.expand_dims(tl.trans(v.to(tl.float32)), 0)
