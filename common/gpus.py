@@ -252,3 +252,9 @@ def gpu_of(device: torch.device) -> Gpu | None:
     if device.type != "cuda":
         return None
     return _at(torch.cuda.current_device() if device.index is None else device.index)
+
+
+def warp_size(device: torch.device) -> int:
+    """Threads of a warp; of a CPU as many as NVIDIA's."""
+    gpu = gpu_of(device)
+    return 32 if gpu is None else gpu.warp_size

@@ -13,32 +13,35 @@ decided on the device, so a wrong hint costs time and never correctness:
 or, without a copy, where no context is expected (Prefill.new_kv) and the step's new K and V are given:
     "new"     those without context: batch.key and batch.value are all that they see
     "context" the others, through their pages, on the stream beside
+Where the sums of all lanes of V would spill (common/choice/legal.py), each part of 256 lanes has launches of its own.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar
 
 import helion.language as hl
 import torch
 
+from common.choice.legal import fits_one, value_parts
+from common.gpus import warp_size
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
 from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
-from common.spec.workspaces import CopyScratch, has_room, partials
+from common.spec.workspaces import CopyScratch, has_room, of_lanes, partials
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
-    fits,
     gather_form,
     held,
     kernel,
     launches,
     loadable,
     loop_order,
+    page_form_applies,
     run,
     smallest_block_m,
 )
@@ -100,8 +103,11 @@ DEFAULT = Config()
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     axes = (32, 64, 128), (32, 64, 128), ("page", "flat"), (4, 8), (1, 2, 3), (1, 2, 4, 8), (True, False)
-    for values in product(*axes):
-        if fits(prefill := Prefill(*values, 8 * gpu.units), shape, gpu):
+    for rows, tile_size, gather, warps, stages, *rest in product(*axes):
+        if gather == "page" and not page_form_applies(shape, tile_size):
+            continue
+        if fits_one(max(rows, smallest_block_m(shape)), tile_size, warps, stages, shape, gpu, dense=True):
+            prefill = Prefill(rows, tile_size, gather, warps, stages, *rest, 8 * gpu.units)
             yield Config(prefill, parallel_softmax.DEFAULT)
 
 
@@ -241,28 +247,55 @@ def launch(batch, features, out, config, workspace, lse) -> None:
 
 
 def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
-    """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
+    """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written.
+
+    Values whose sums fill more registers than there are: a launch for each part of their lanes, beside each other.
+    """
     shape, config = batch.shape, held(config, batch.shape)
-    gather, page_rows = gather_form(config.gather, batch, config.tile_size)
-    scratch = workspace.key, workspace.value
-    sources, tiles = tile_sources(batch, features, *scratch, config.tile_size, gather, page_rows, config.new_kv)
-    side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
+    rows, threads = max(config.block_m, smallest_block_m(shape)), config.num_warps * warp_size(batch.device)
+    parts = value_parts(rows, config.tile_size, threads, shape.value_lanes)
+    if len(parts) > 1:  # the copy is before all launches
+        config = replace(config, new_kv=False)
+    views = [(batch, out, workspace)]
+    if len(parts) > 1:
+        views = [of_lanes(batch, out, workspace, lanes, lanes.stop - lanes.start) for lanes in parts]
+    launches = [(*view, *_sources(view[0], features, config, view[2])) for view in views]
+    sources, tiles = launches[0][3:]
     if "copied" in sources:
-        copy_pages(batch, features, *scratch, scales, tiles, config)
-    parts, segments = workspace.parts, config.num_segments
-    if segments == 1 or not has_room(partials(parts)[0], batch, segments):
-        parts, segments = None, 1
+        scales = copied_scales(features, workspace.scales)
+        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
+    segments = config.num_segments
+    if segments > 1 and not has_room(partials(workspace.parts)[0], batch, segments):
+        segments = 1
+    side = side_stream(batch.device)
+    for number, (part, to, scratch, *tiled) in reversed([*enumerate(launches)]):
+        with beside(side if number else None):
+            _attend(part, features, to, config, scratch, lse, segments, *tiled)
+    if len(parts) > 1 or segments > 1:
+        join(side if len(parts) > 1 or "context" in sources else None)
+    if segments > 1:
+        merge = (rows // shape.queries_per_kv, ANY_QUERY, False, SHORT_QUERY + 1)
+        reduce_segments.reduce_segments(batch, features, out, config, workspace.parts, lse, *merge)
+
+
+def _sources(batch, features, config, workspace) -> tuple[dict[str, tuple[torch.Tensor | None, ...]], int]:
+    how = config.tile_size, *gather_form(config.gather, batch, config.tile_size), config.new_kv
+    return tile_sources(batch, features, workspace.key, workspace.value, *how)
+
+
+def _attend(batch, features, out, config, workspace, lse, segments, sources, tiles) -> None:
+    """One launch for each source."""
+    shape = batch.shape
+    gather, page_rows = gather_form(config.gather, batch, config.tile_size)
+    side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
+    parts = partials(workspace.parts if segments > 1 else None)
     sizes = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
     for source, (keys, values, table) in sources.items():
         args = (
             loadable(batch.query), keys, values, *scales, table, batch.query_start_loc, batch.seq_lens, out, lse,
-            *partials(parts), tiles, batch.softmax_scale, bundle(features, config, shape.head_size), shape.num_kv_heads,
+            *parts, tiles, batch.softmax_scale, bundle(features, config, shape.head_size), shape.num_kv_heads,
             shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, segments,
         )  # fmt: skip
         with beside(side if source == "context" else None):
             orders = [loop_order(config, 3)]
             run(_unpaged, config, args, block_sizes=sizes, loop_orders=orders, descriptors=table is None)
-    if segments > 1:
-        join(side if "context" in sources else None)
-        merge = (sizes[0] // shape.queries_per_kv, ANY_QUERY, False, SHORT_QUERY + 1)
-        reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)

@@ -13,6 +13,7 @@ decided on the device, so a wrong hint costs time and never correctness:
 or, without a copy, where no context is expected (Prefill.new_kv) and the step's new K and V are given:
     "new"     those without context: batch.key and batch.value are all that they see
     "context" the others, through their pages, on the stream beside
+Where the sums of all lanes of V would spill (common/choice/legal.py), each part of 256 lanes has launches of its own.
 """
 
 import itertools
@@ -23,6 +24,8 @@ from typing import ClassVar
 import triton
 import triton.language as tl
 
+from common.choice.legal import fits_one, value_parts
+from common.gpus import warp_size
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
 from common.spec.kernel import (
@@ -36,11 +39,11 @@ from common.spec.kernel import (
     side_stream,
 )
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
-from common.spec.workspaces import CopyScratch, has_room, partials
+from common.spec.workspaces import CopyScratch, has_room, of_lanes, partials
 from dsl_triton import parallel_softmax, reduce_segments
-from dsl_triton.binding import can_overlap, fits, on_cdna, padded, smallest_block_m, strides
+from dsl_triton.binding import can_overlap, on_cdna, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
-from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
+from dsl_triton.dense_tiles import Block, attend_block, masked_tile, tile_sources
 from dsl_triton.features import bundle, finished, narrow, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import (
@@ -103,7 +106,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     decode = replace(parallel_softmax.DEFAULT, overlap=can_overlap(gpu))
     for values in itertools.product((32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3), (1, 2, 4, 8), (True, False)):
-        if fits(*values[:4], shape, gpu):
+        if fits_one(*values[:4], shape, gpu, dense=True):
             prefill = Prefill(*values, copy_programs=8 * gpu.units, overlap=can_overlap(gpu))
             yield Config(prefill, decode)
 
@@ -243,36 +246,62 @@ def launch(batch, features, out, config, workspace, lse) -> None:
 
 
 def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
-    """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
+    """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written.
+
+    Values whose sums fill more registers than there are: a launch for each part of their lanes, beside each other.
+    """
+    shape, tile_size = batch.shape, config.tile_size
+    rows, threads = max(config.block_m, smallest_block_m(shape)), config.num_warps * warp_size(batch.device)
+    parts = value_parts(rows, tile_size, threads, shape.value_lanes)
+    if len(parts) > 1:  # no descriptor lies over a part of the new V; the copy is before both launches, not one
+        config = replace(config, new_kv=False, overlap=False)
+    views = [(batch, out, workspace)]
+    if len(parts) > 1:
+        views = [of_lanes(batch, out, workspace, lanes, padded(lanes.stop - lanes.start)) for lanes in parts]
+    launches = [(*view, *_sources(view[0], features, config, view[2])) for view in views]
+    sources, tiles = launches[0][3:]
+    if "copied" in sources:
+        scales = copied_scales(features, workspace.scales)
+        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
+    segments = config.num_segments
+    if segments > 1 and not has_room(partials(workspace.parts)[0], batch, segments):
+        segments = 1
+    side = side_stream(batch.device)
+    for number, (part, to, scratch, *tiled) in reversed([*enumerate(launches)]):
+        with beside(side if number else None):
+            _attend(part, features, to, config, scratch, lse, segments, *tiled)
+    if len(parts) > 1 or segments > 1:
+        join(side if len(parts) > 1 or "context" in sources else None)
+    if segments > 1:
+        merge = (rows // shape.queries_per_kv, ANY_QUERY, False, SHORT_QUERY + 1)
+        reduce_segments.reduce_segments(batch, features, out, config, workspace.parts, lse, *merge)
+
+
+def _sources(batch, features, config, workspace) -> tuple[dict[str, tuple[Block, ...]], int]:
+    how = config.tile_size, config.new_kv, config.descriptors
+    return tile_sources(batch, features, workspace.key, workspace.value, *how)
+
+
+def _attend(batch, features, out, config, workspace, lse, segments, sources, tiles) -> None:
+    """One launch for each source."""
     shape, tile_size = batch.shape, config.tile_size
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = batch.num_q_blocks(block_m)
-    how = tile_size, config.new_kv, config.descriptors
-    sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, *how)
     side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
-    if "copied" in sources:
-        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
-    parts, segments = workspace.parts, config.num_segments
-    if segments == 1 or not has_room(partials(parts)[0], batch, segments):
-        parts, segments = None, 1
+    parts = partials(workspace.parts if segments > 1 else None)
     overlap = config.overlap and "copied" in sources  # without a copy Q, read before the wait, may not be written yet
     for source, (keys, values) in sources.items():
         with beside(side if source == "context" else None):
             _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
                 batch.query, keys, values, *scales,
                 batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-                out, lse, *partials(parts), batch.num_seqs, tiles, segments, batch.softmax_scale,
+                out, lse, *parts, batch.num_seqs, tiles, segments, batch.softmax_scale,
                 bundle(features, config),
                 batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-                out.stride(), strides(lse), *map(strides, partials(parts)[:2]),
+                out.stride(), strides(lse), *map(strides, parts[:2]),
                 NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
                 VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
                 SHORT=SHORT_QUERY, SOURCE=source, HEADS_FASTEST=config.heads_fastest,
                 OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
                 **({"launch_pdl": True} if overlap else {}),
             )  # fmt: skip
-    if segments > 1:
-        join(side if "context" in sources else None)
-        block_q = block_m // shape.queries_per_kv
-        merge = (block_q, ANY_QUERY, False, SHORT_QUERY + 1)
-        reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)

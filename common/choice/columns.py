@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.choice.legal import WARP_GROUP_ROWS, Columns, in_registers
+from common.choice.legal import KERNELS, WARP_GROUP_ROWS, Columns, in_registers, is_dense, part_lanes
 from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
 
 DSLS = ("triton", "helion")
-KERNELS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged", "native.sm90_prefill")
 NEUTRAL = {"block_m": 128, "tile_size": 64, "num_warps": 4, "num_stages": 2, "num_segments": 1, "registers": 0}
 GATHERS = ("key", "run", "page", "flat", "2idx")
 REGISTERS = 65536
@@ -113,9 +112,11 @@ def _launch(
     mean, most = np.ceil(mean / segments), np.ceil(most / segments)
 
     threads = warps * b["warp"]
-    filled = in_registers(rows, tile, threads, b["lanes"], b["value_lanes"], b["cache_bytes"])
-    registers = np.minimum(40 + (rows * (b["value_lanes"] + tile) + tile * b["head"] / 2) / threads, MOST_REGISTERS)
-    kv_bytes = tile * (b["lanes"] + b["value_lanes"]) * b["cache_bytes"]
+    values = np.where(is_dense(c, part), part_lanes(rows, tile, threads, b["value_lanes"]), b["value_lanes"])
+    programs = programs * b["value_lanes"] / values
+    filled = in_registers(rows, tile, threads, b["lanes"], values, b["cache_bytes"])
+    registers = np.minimum(40 + (rows * (values + tile) + tile * b["head"] / 2) / threads, MOST_REGISTERS)
+    kv_bytes = tile * (b["lanes"] + values) * b["cache_bytes"]
     shared = kv_bytes * np.maximum(stages - 1, 1) + rows * b["lanes"] * b["bytes"]
     by_registers, by_shared = REGISTERS // (registers * threads), (b["shared"] + 1024) // shared
     held = np.clip(np.minimum(by_registers, by_shared), 1, MOST_PROGRAMS)
@@ -123,7 +124,7 @@ def _launch(
     waves = np.ceil(programs / slots)
     span = np.where(programs <= slots, most, np.minimum(waves * most, programs * mean / slots + most / 2))
 
-    flops = 2 * rows * tile * (b["lanes"] + b["value_lanes"])
+    flops = 2 * rows * tile * (b["lanes"] + values)
     return Launch(
         programs=programs,
         tiles=programs * mean,
@@ -132,7 +133,7 @@ def _launch(
         held=held,
         together=np.clip(np.ceil(programs / b["units"]), 1, held),
         products_us=flops / (b["peak"] * np.where(rows >= WARP_GROUP_ROWS, 1.0, OF_SHORT_MMA)),
-        instructions=60 + 7 * rows * tile / threads + kv_bytes / 4 / threads + 2 * rows * b["value_lanes"] / threads,
+        instructions=60 + 7 * rows * tile / threads + kv_bytes / 4 / threads + 2 * rows * values / threads,
         filled=filled,
         stages=stages,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,14 @@ from common.spec import AttentionShape
 from common.spec.metadata import power_of_two
 
 Columns = dict[str, np.ndarray]  # of batches, or of candidates, by name
+KERNELS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged", "native.sm90_prefill")
 
 MOST_SEGMENTS = 128  # what a reduction's tile holds
 FILLED = 180  # of a thread's 255 registers: most compiled candidates beyond it spill
 WARP_GROUP_ROWS = 64  # from which a product takes its operands from shared memory
 REGISTER_BYTES = 4
 LEAST_LANES = 16  # of a matrix product
+PART_LANES = 256  # of values: as many as 128 rows may sum in eight warps
 
 
 def in_registers(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any, cache_bytes: Any) -> Any:
@@ -28,17 +31,33 @@ def in_registers(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any, ca
     return (rows * (values + tile) + operands) / threads
 
 
+def part_lanes(rows: Any, tile: Any, threads: Any, values: Any) -> Any:
+    """Lanes of values that a program of `unpaged` sums: PART_LANES where the sums of more fill more registers than
+    there are. Each part computes the scores again. Numbers or arrays; values: a power of two."""
+    spills = rows * (values + tile) / threads > FILLED
+    return np.where(spills, np.minimum(values, PART_LANES), values)
+
+
+@lru_cache(256)
+def value_parts(rows: int, tile: int, threads: int, values: int) -> tuple[slice, ...]:
+    """Lanes of `values` that each launch of `unpaged` sums: all, or parts of them."""
+    part = int(part_lanes(rows, tile, threads, power_of_two(values)))
+    return tuple(slice(lane, min(lane + part, values)) for lane in range(0, values, part))
+
+
 def holds(
     rows: Any, tile: Any, threads: Any, stages: Any, lanes: Any, values: Any, query_bytes: Any, cache_bytes: Any,
-    shared: Any,
+    shared: Any, dense: Any = False,
 ) -> Any:  # fmt: skip
     """Whether a program of so many rows fits; numbers or arrays. lanes, values: powers of two, of K and of V. shared:
-    bytes.
+    bytes. dense: tiles are blocks of contiguous keys, as those of `unpaged`, which sums values in parts.
 
     Shared memory has K and V of each stage in flight, and Q; V beside a query of 8 bits is multiplied in fp16.
     """
     lanes, values = np.maximum(lanes, LEAST_LANES), np.maximum(values, LEAST_LANES)
-    keys = tile * np.maximum(stages - 1, 1)
+    values = np.where(dense, part_lanes(rows, tile, threads, values), values)
+    multiplied = np.where(dense & (rows >= WARP_GROUP_ROWS), 1, 0)  # a tile that products read cannot be loaded
+    keys = tile * np.maximum(stages - 1 + multiplied, 1)
     held = keys * (lanes * query_bytes + values * np.maximum(query_bytes, 2)) + rows * lanes * query_bytes
     return (held <= shared) & (in_registers(rows, tile, threads, lanes, values, cache_bytes) <= FILLED)
 
@@ -48,14 +67,21 @@ def fits(b: Columns, c: Columns, part: str) -> np.ndarray:
     rows = np.maximum(c[part + "block_m"], 2 ** np.ceil(np.log2(b["ratio"])))
     tile, warps, stages = (c[part + name] for name in ("tile_size", "num_warps", "num_stages"))
     of = (b[name] for name in ("lanes", "value_lanes", "bytes", "cache_bytes", "shared"))
-    return holds(rows, tile, warps * b["warp"], stages, *of)
+    return holds(rows, tile, warps * b["warp"], stages, *of, is_dense(c, part))
 
 
-def fits_one(rows: int, tile: int, warps: int, stages: int, shape: AttentionShape, gpu: Gpu) -> bool:
-    """Whether one launch fits, as the kernels' spaces ask it."""
+def is_dense(c: Columns, part: str) -> np.ndarray:
+    """Whether candidates' launches of `part` read blocks of contiguous keys."""
+    return (c["kernel"] == KERNELS.index("unpaged")) & (part == "long_")
+
+
+def fits_one(
+    rows: int, tile: int, warps: int, stages: int, shape: AttentionShape, gpu: Gpu, dense: bool = False
+) -> bool:
+    """Whether one launch fits, as the kernels' spaces ask it. dense: as of `holds`."""
     lanes = power_of_two(shape.head_size), power_of_two(shape.value_lanes)
     sizes = shape.dtype.itemsize, shape.cache_dtype.itemsize, gpu.shared_bytes
-    return bool(holds(rows, tile, warps * gpu.warp_size, stages, *lanes, *sizes))
+    return bool(holds(rows, tile, warps * gpu.warp_size, stages, *lanes, *sizes, dense))
 
 
 def fitted(config: Any, shape: AttentionShape, gpu: Gpu) -> Any:

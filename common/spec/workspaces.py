@@ -6,7 +6,7 @@ and V out of their pages first. A static grid's scratch stands beside its plan (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -119,3 +119,14 @@ class CopyScratch:
             parts,
             decode,
         )
+
+
+def of_lanes(
+    batch: PagedBatch, out: torch.Tensor, scratch: CopyScratch, lanes: slice, padded: int
+) -> tuple[PagedBatch, torch.Tensor, CopyScratch]:
+    """Batch, output and scratch of some lanes of V alone, as views, without the step's new V. padded: so many lanes of
+    the scratch hold them."""
+    parts = scratch.parts and replace(scratch.parts, acc=scratch.parts.acc[..., lanes])
+    value = scratch.value[:, lanes.start : lanes.start + padded]
+    batch = batch.replace(value_cache=batch.value_cache[..., lanes], key=None, value=None)
+    return batch, out[..., lanes], replace(scratch, value=value, parts=parts)

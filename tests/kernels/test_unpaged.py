@@ -12,6 +12,7 @@ from calls import assert_right, unwritten
 from common.cases.ask import Ask, with_scales
 from common.cases.batch import make_batch
 from common.cases.fills import INVISIBLE
+from common.choice.legal import value_parts
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from dsl_helion import binding, unpaged
@@ -26,7 +27,7 @@ def config(unpaged: ModuleType, **changes: Any) -> Any:
     """Tiles of 16 keys, below 16 rows or Helion's 32; other fields of its prefill."""
     rows = {"dsl_triton.unpaged": 16, "dsl_helion.unpaged": 32}[unpaged.__name__]
     return unpaged.Config(
-        unpaged.Prefill(rows, **{"tile_size": 16, "copy_programs": 3} | changes), unpaged.DEFAULT.decode
+        unpaged.Prefill(**{"block_m": rows, "tile_size": 16, "copy_programs": 3} | changes), unpaged.DEFAULT.decode
     )
 
 
@@ -99,6 +100,17 @@ def test_segments_of_a_long_context_are_merged(dsl, new_kv: bool) -> None:
     """Three segments of 70 keys, one of the prompt of 17, whose rows nobody merges; room for the first sequence."""
     sinks = Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0]))
     judge(dsl, make_batch(LENS, SHAPE, new_kv=new_kv), sinks, 60, num_segments=3, new_kv=new_kv)
+
+
+@pytest.mark.slow_in_helion
+@pytest.mark.parametrize(("lanes", "num_keys"), [(512, 200), (320, 16)], ids=["copied", "paged"])
+def test_values_of_many_lanes_are_summed_in_parts(dsl, lanes: int, num_keys: int) -> None:
+    """64 rows of 320 lanes and more fill more registers than four warps have. Segments are merged part by part."""
+    shape = AttentionShape(4, 2, lanes, 16, torch.float32)
+    assert len(value_parts(64, 16, 4 * 32, lanes)) == 2
+    sinks = Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0]))
+    batch = make_batch(LENS, shape, new_kv=True, pad_tokens=3)
+    judge(dsl, batch, sinks, num_keys, block_m=64, num_segments=2, new_kv=True)
 
 
 @pytest.mark.slow_in_helion

@@ -85,3 +85,25 @@ def test_of_many_candidates_fits_what_fits_of_one(gpu):
             assert of_many == legal.fits_one(rows, tile, warps, stages, shape, gpu), (shape, part)
             found.add(bool(of_many))
     assert found == {True, False}
+
+
+def test_a_program_of_unpaged_sums_as_many_values_as_registers_hold():
+    """Heads of 512 in Q Blocks of 128 rows: two launches of 256 lanes, twice the programs, each with all scores."""
+    assert legal.value_parts(128, 32, 8 * 32, 512) == (slice(0, 256), slice(256, 512))
+    assert legal.value_parts(128, 32, 8 * 32, 320) == (slice(0, 256), slice(256, 320))
+    assert legal.value_parts(32, 32, 8 * 32, 512) == (slice(0, 512),)
+    assert legal.value_parts(128, 64, 8 * 32, 256) == (slice(0, 256),)
+    shape, part = AttentionShape(32, 4, 512, 16), {"block_m": 128, "tile_size": 32, "num_warps": 8, "num_stages": 2}
+    batch, kernels = columns.batches([(shape, PROMPT, H200)]), ("adjustable_tile", "unpaged")
+    whole, parts = (columns.configs([(name, {"prefill": part, "decode": part})], "triton") for name in kernels)
+    assert not legal.fits(batch, whole, "long_")[0] and legal.fits(batch, parts, "long_")[0]
+    one, two = (columns.launches(batch, made)[0] for made in (whole, parts))
+    assert two.programs == 2 * one.programs and two.products_us == pytest.approx(one.products_us * 3 / 4)
+    assert two.filled <= legal.FILLED < one.filled
+
+
+def test_a_block_of_keys_that_products_read_is_not_loaded_meanwhile():
+    """From 64 rows on, as many tiles are in shared memory as stages; of gathered keys one fewer."""
+    shape, part = AttentionShape(16, 8, 256, 16), (64, 64, 8, 4)
+    assert legal.fits_one(*part, shape, H200) and not legal.fits_one(*part, shape, H200, dense=True)
+    assert legal.fits_one(32, *part[1:], shape, H200, dense=True)
