@@ -6,10 +6,17 @@ rows are copied, so that a group of seven has 18 tokens and 126 rows of 128, whe
 """
 
 from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 ROWS = 128  # of a Q Block
 COPIED = 16  # rows that a warp copies at once; with 24 registers its loop keeps four numbers in local memory
 OUT_LANES = 128  # of an output, that leave at once where a head has more
+SUM_LANES = 256  # of V, whose sums over a Q Block two halves of its rows hold in registers
+
+
+def shares(head_size: int) -> int:
+    """How many items a Q Block is, each of a share of V's lanes (sm90_wide.py)."""
+    return 1 if head_size <= SUM_LANES else 2
 
 
 @gluon.constexpr_function
@@ -56,3 +63,9 @@ def fits_box(group):
 def box_shape(group):
     """Of a panel of queries what arrives at once: [tokens, heads] of a box, or [rows, 1] of a copy."""
     return [ROWS // 2 // group, group] if fits_box(group) else [COPIED, 1]
+
+
+@gluon.constexpr_function
+def panels(dtype, lanes, rank):
+    """Rows of up to 128 bytes, swizzled as TMA writes and tensor cores read them; of rank 3 those of a head's box."""
+    return gl.NVMMASharedLayout(lanes * dtype.primitive_bitwidth // 8, dtype.primitive_bitwidth, rank)

@@ -5,7 +5,7 @@ of LSE, or the parts that reduce_segments.py merges. Scores, m and l are in base
 
 Rows are a group's GROUP heads of TOKENS tokens, token by token; what is left of the 128 is nobody's.
 Tiles are taken from the last to the first, so that those that need a mask come first; the scores of one are computed
-while the values of the one before are summed. Whose turn it is on the tensor cores two named barriers say (_take_turn).
+while the values of the one before are summed. Whose turn it is on the tensor cores two named barriers say (take_turn).
 """
 
 from triton.experimental import gluon
@@ -29,14 +29,14 @@ def products(columns):
 
 
 @gluon.jit
-def _take_turn(HALF: gl.constexpr):
+def take_turn(HALF: gl.constexpr):
     """Wait until the other half has handed on the tensor cores (FlashAttention 3's ping-pong, arXiv:2407.08608)."""
     asm: gl.constexpr = "bar.sync " + TURNS[HALF] + ", 256; mov.b32 $0, $1;"
     gl.inline_asm_elementwise(asm, "=r,r", [gl.to_tensor(0)], gl.int32, False, 1)
 
 
 @gluon.jit
-def _hand_on(HALF: gl.constexpr):
+def hand_on(HALF: gl.constexpr):
     """Let half HALF have the tensor cores."""
     asm: gl.constexpr = "bar.arrive " + TURNS[HALF] + ", 256; mov.b32 $0, $1;"
     gl.inline_asm_elementwise(asm, "=r,r", [gl.to_tensor(0)], gl.int32, False, 1)
@@ -54,7 +54,7 @@ def _scores(q, keys, stage, TILE: gl.constexpr, D: gl.constexpr):
 
 
 @gluon.jit
-def _no_sums(D: gl.constexpr):
+def no_sums(D: gl.constexpr):
     """Zeros of a half's rows in the lanes of each product."""
     first = gl.zeros([64, sum_lanes(D)], gl.float32, products(sum_lanes(D)))
     if rest_lanes(D) == 0:
@@ -85,7 +85,7 @@ def _added(o, held):
 
 
 @gluon.jit
-def _weigh(o, weight):
+def weigh(o, weight):
     """o times a number a row."""
     first = o[0] * _over_lanes(weight, o[0])
     if len(o) == 1:
@@ -95,7 +95,7 @@ def _weigh(o, weight):
 
 
 @gluon.jit
-def _cast(o, dtype: gl.constexpr):
+def cast(o, dtype: gl.constexpr):
     if len(o) == 1:
         return (o[0].to(dtype),)
     else:
@@ -108,7 +108,7 @@ def _over_lanes(weight, x):
 
 
 @gluon.jit
-def _softmax(
+def softmax(
     s, m, l, base2, f, row, first_key, TILE: gl.constexpr, MASKED: gl.constexpr, FEATURES: gl.constexpr
 ):  # fmt: skip
     """p [64, TILE] and the new m, l, and what the sums so far are worth; as primitives.softmax_step.
@@ -150,25 +150,25 @@ def _step(
     FIRST: gl.constexpr = products(sum_lanes(D))
     stage, before = at % STAGES, (at - 1) % STAGES
     mbarrier.wait(k_full.index(stage), at // STAGES & 1)
-    _take_turn(HALF)
+    take_turn(HALF)
     s = _scores(q, keys, stage, TILE, D)
     mbarrier.wait(v_full.index(before), (at - 1) // STAGES & 1)
     o = _add_values(p, values, before, o, D)
-    _hand_on(1 - HALF)
+    hand_on(1 - HALF)
     s = hopper.warpgroup_mma_wait(len(o), deps=[s])
     mbarrier.arrive(k_empty.index(stage), count=1)
-    x, m, l, alpha = _softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, FEATURES)
+    x, m, l, alpha = softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, FEATURES)
     x = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, FIRST, 2))
     # ptxas moves the wait ahead of the softmax, which then runs under nothing: 2.3 us a tile for 1.6. Not past a store.
     keep.store(l)
     o, held = _added(o, (p, x))
     mbarrier.arrive(v_empty.index(before), count=1)
-    o = _weigh(o, alpha)
+    o = weigh(o, alpha)
     return held[1], m, l, o
 
 
 @gluon.jit
-def _clear(HALF: gl.constexpr, values, stage, first_key, low, high, v_clear, cleared, TILE: gl.constexpr):
+def clear(HALF: gl.constexpr, values, stage, first_key, low, high, v_clear, cleared, TILE: gl.constexpr):
     """Zeros in V's tile outside [low, high): those slots may hold NaN, and 0 * NaN would reach the output.
 
     Each half of the rows clears every second panel of 64 lanes, the same zeros where there is but one, and waits for
@@ -191,11 +191,11 @@ def _clear(HALF: gl.constexpr, values, stage, first_key, low, high, v_clear, cle
 
 
 @gluon.jit
-def _limits(
+def limits(
     position, seq_len, token, head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
     LAYOUT: gl.constexpr, TILE: gl.constexpr, TOKENS: gl.constexpr, FEATURES: gl.constexpr,
 ):  # fmt: skip
-    """What each row sees and how it begins, as masks.py and primitives.softmax_init say: `row` as _softmax takes it,
+    """What each row sees and how it begins, as masks.py and primitives.softmax_init say: `row` as softmax takes it,
     m and l, and how many tiles from the last on need a mask, then how many none."""
     query_pos = position + token
     last_key = query_pos
@@ -250,12 +250,12 @@ def _stand_by(
         stage, phase = at % STAGES, at // STAGES & 1
         mbarrier.wait(k_full.index(stage), phase)
         if i > 0:
-            _take_turn(HALF)
-            _hand_on(1 - HALF)
+            take_turn(HALF)
+            hand_on(1 - HALF)
         mbarrier.arrive(k_empty.index(stage), count=1)
         mbarrier.wait(v_full.index(stage), phase)
         if (j * TILE + TILE > seq_len) | (j * TILE < low):
-            _clear(HALF, values, stage, j * TILE, low, seq_len, v_clear, cleared, TILE)
+            clear(HALF, values, stage, j * TILE, low, seq_len, v_clear, cleared, TILE)
             cleared += 1
         mbarrier.arrive(v_empty.index(stage), count=1)
         at += 1
@@ -263,7 +263,7 @@ def _stand_by(
 
 
 @gluon.jit
-def _next_item(items, n, SLOTS: gl.constexpr):
+def next_item(items, n, SLOTS: gl.constexpr):
     """step_plan.FIELDS of the n-th item, and its group of query heads; its slot is free again."""
     ring, full, empty = items
     slot = n % SLOTS
@@ -301,13 +301,13 @@ def compute(
     queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, PADDED], keys.layout)
     keep = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     if HALF == 1:
-        _hand_on(0)
+        hand_on(0)
     done = 0
     cleared = 0
     n = 0
     seq = n
     while seq >= 0:
-        seq, row_0, left, position, seq_len, start, stop, part, group = _next_item(items, n, SLOTS)
+        seq, row_0, left, position, seq_len, start, stop, part, group = next_item(items, n, SLOTS)
         head_0 = group * GROUP
         idle = False  # the first half always has rows: what follows from it is left out there
         if HALF == 1:
@@ -326,14 +326,14 @@ def compute(
         elif seq >= 0:
             q = queries.index(buffer * 2 + HALF)
             token, head, live = half_rows(HALF, left, GROUP, TOKENS, S)
-            row, m, l, masked, unmasked = _limits(
+            row, m, l, masked, unmasked = limits(
                 position, seq_len, token, head_0 + head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
                 S, TILE, TOKENS, FEATURES,
             )  # fmt: skip
             base2 = f[2]
             if FEATURES.key_scale:
                 base2 *= gl.load(scales[0] + group // SHARERS * scales[2])
-            o = _no_sums(D)
+            o = no_sums(D)
             stage = done % STAGES
             mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
             mbarrier.wait(k_full.index(stage), done // STAGES & 1)
@@ -341,11 +341,11 @@ def compute(
             mbarrier.arrive(k_empty.index(stage), count=1)
             if BUFFERS > 1 and n > 0:  # by now the output of the item before has left its buffer
                 _give_back(q_empty, (n - 1) % BUFFERS)
-            x, m, l, _alpha = _softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, FEATURES)
+            x, m, l, _alpha = softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, FEATURES)
             p = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, FIRST, 2))
             if (stop * TILE > seq_len) | ((stop - 1) * TILE < low):
                 mbarrier.wait(v_full.index(stage), done // STAGES & 1)
-                _clear(HALF, values, stage, (stop - 1) * TILE, low, seq_len, v_clear, cleared, TILE)
+                clear(HALF, values, stage, (stop - 1) * TILE, low, seq_len, v_clear, cleared, TILE)
                 cleared += 1
             done += 1
             for i in range(1, masked):
@@ -372,7 +372,7 @@ def compute(
             stage = (done - 1) % STAGES
             mbarrier.wait(v_full.index(stage), (done - 1) // STAGES & 1)
             if FEATURES.window and (start * TILE < low) & (start < stop - 1):
-                _clear(HALF, values, stage, start * TILE, low, seq_len, v_clear, cleared, TILE)
+                clear(HALF, values, stage, start * TILE, low, seq_len, v_clear, cleared, TILE)
                 cleared += 1
             o = _add_values(p, values, stage, o, D)
             inverse = 1.0 / gl.where(l > 0.0, l, 1.0)
@@ -381,7 +381,7 @@ def compute(
             if not SPLIT or part < 0:
                 if FEATURES.value_scale:
                     inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
-                output = _cast(_weigh(o, inverse), keys.dtype)
+                output = cast(weigh(o, inverse), keys.dtype)
                 if BUFFERS == 1:
                     store_wide(HALF, out, out_ptr, o_boxes, output, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
                 else:
@@ -401,5 +401,5 @@ def compute(
                 gl.store(l_ptr + place, l, mask=live)
         n += 1
     if HALF == 0:
-        _take_turn(0)  # the one that is left over
+        take_turn(0)  # the one that is left over
     tma.store_wait(0)

@@ -11,7 +11,7 @@ from common.serving.pieces import MOST_PARTS_BYTES
 from common.spec import AttentionShape, Gpu
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
 from dsl_triton import parallel_softmax
-from dsl_triton.native.sm90_boxes import ROWS, block_tokens
+from dsl_triton.native.sm90_boxes import ROWS, block_tokens, shares
 
 MOST_HEADS = 16  # of a group: larger ones were not timed
 SHORT_PROMPT = 1024  # keys
@@ -82,9 +82,14 @@ def tokens_of_block(shape: AttentionShape) -> int:
     return block_tokens(group_heads(shape))
 
 
+def items_of_tokens(shape: AttentionShape) -> int:
+    """Items of the tokens of a Q Block: one under each KV head, group and share of V's lanes."""
+    return shape.num_kv_heads * head_groups(shape) * shares(shape.head_size)
+
+
 def prompt_items(s: Situation) -> int:
-    """Q Blocks of all prompts, under every KV head and group: at most, where lengths differ."""
-    return s.long_parts(tokens_of_block(s.shape)) * s.shape.num_kv_heads * head_groups(s.shape)
+    """Items of all prompts in one segment: at most, where lengths differ."""
+    return s.long_parts(tokens_of_block(s.shape)) * items_of_tokens(s.shape)
 
 
 def most_keys(shape: AttentionShape) -> int:
@@ -108,7 +113,7 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int, besid
     where every query is certainly long.
     """
     s = Situation(shape, stats, gpu)
-    groups, tokens, decodes = shape.num_kv_heads * head_groups(shape), tokens_of_block(shape), stats.num_decodes
+    groups, tokens, decodes = items_of_tokens(shape), tokens_of_block(shape), stats.num_decodes
     if s.short:
         items = stats.num_seqs * groups * cdiv(max(s.queries, 1), tokens)
         tiles = stats.total_seq_len * groups // most_keys(shape)

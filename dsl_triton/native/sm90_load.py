@@ -22,7 +22,19 @@ ENTRY = gl.constexpr(
     16
 )  # int32 of a ring's slot: an item's fields, its group of heads and what fills up a power of two
 EARLY = gl.constexpr(2)  # tiles before K's loader is done with an item it asks for the next
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 FIELDS, END, HOLE = gl.constexpr(SIZE.value), gl.constexpr(END.value), gl.constexpr(HOLE.value)
+
+
+@gluon.jit
+def barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
+    """(full, empty) of so many slots; how many announce that one is full, and that they have read it."""
+    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(SLOTS):
+        mbarrier.init(full.index(slot), count=FULL)
+        mbarrier.init(empty.index(slot), count=EMPTY)
+    return full, empty
 
 
 @gluon.jit
@@ -113,12 +125,13 @@ def _copy_rows(
 def load_queries(
     query, steps, rows, items,
     D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr,
-    SLOTS: gl.constexpr, BUFFERS: gl.constexpr,
+    SLOTS: gl.constexpr, BUFFERS: gl.constexpr, SHARES: gl.constexpr = 1,
 ):  # fmt: skip
     """An item's queries: a box of [tokens, heads, 64 lanes] for each half of its rows and each panel of lanes; copies
     where no box has the rows.
 
     steps: from a query token to the next, and from a head to the next, in eights of elements; read for copies.
+    SHARES: items of a group of heads, each of other lanes of V.
     """
     boxes, q_full, q_empty = rows
     ring, s_full, s_empty = items
@@ -130,7 +143,7 @@ def load_queries(
         seq = field(ring, slot, 0, 1)
         row = field(ring, slot, 1, 1)
         left = field(ring, slot, 2, 1)
-        head_0 = field(ring, slot, FIELDS, 1) * GROUP
+        head_0 = field(ring, slot, FIELDS, 1) // SHARES * GROUP
         barrier()
         mbarrier.arrive(s_empty.index(slot), count=1)
         if seq >= 0:
@@ -149,7 +162,7 @@ def load_queries(
 
 
 @gluon.jit
-def _find_boxes(j, table_ptr, last_key, page_rows, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr):
+def find_boxes(j, table_ptr, last_key, page_rows, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr):
     """Rows of the cache at which the boxes of tile j begin, int32 [32]; behind the sequence its last page again.
 
     A sequence without keys has no page: it takes the first of the cache, and a mask hides it.
@@ -194,11 +207,11 @@ def load_tiles(
         mbarrier.arrive(s_empty.index(slot), count=1)
         if seq >= 0:
             table_ptr = block_table_ptr + seq.to(gl.int64) * table_stride
-            ahead = _find_boxes(stop - 1, table_ptr, last_key, page_rows, PAGE, BOX, TILE)
+            ahead = find_boxes(stop - 1, table_ptr, last_key, page_rows, PAGE, BOX, TILE)
             ask = gl.maximum(stop - start - EARLY, 0)
             for i in range(0, stop - start):
                 rows = ahead
-                ahead = _find_boxes(stop - 2 - i, table_ptr, last_key, page_rows, PAGE, BOX, TILE)
+                ahead = find_boxes(stop - 2 - i, table_ptr, last_key, page_rows, PAGE, BOX, TILE)
                 if CLAIMS:
                     mbarrier.arrive(claim, count=1, pred=i == ask)
                 stage = loaded % STAGES

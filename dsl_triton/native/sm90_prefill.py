@@ -37,7 +37,7 @@ from common.spec.workspaces import SegmentScratch, has_room, partials
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
-from dsl_triton.native.sm90_boxes import ROWS, box_shape, fits_box, tile_lanes
+from dsl_triton.native.sm90_boxes import ROWS, SUM_LANES, box_shape, fits_box, panels, shares, tile_lanes
 from dsl_triton.native.sm90_compute import compute
 from dsl_triton.native.sm90_config import (
     MOST_HEADS,
@@ -49,30 +49,30 @@ from dsl_triton.native.sm90_config import (
     most_tokens,
     tokens_of_block,
 )
-from dsl_triton.native.sm90_load import ENTRY, load_queries, load_tiles, schedule
+from dsl_triton.native.sm90_load import ENTRY, FLAT, barriers, load_queries, load_tiles, schedule
 from dsl_triton.native.sm90_store import OUT_LANES
+from dsl_triton.native.sm90_wide import sm90_wide_kernel
 from dsl_triton.native.sm90_widen import widen_tiles
 from dsl_triton.step_plan import make_plan
 
 SUPPORTS = frozenset(
     {"causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "fp8_kv", "lse", "full_graph"}
+    | {"head_size_512"}
 )
 CONTRACT = Precision()
 NAME = "triton/native.sm90_prefill"
 DEFAULT = sm90_config.DEFAULT
-HEAD_SIZE = 256  # at most, in eights
 NARROW_HEAD = 128  # at most over 8 bits: sixteen warps leave 128 registers at the start, where 256 lanes need 158
 # What `serves` offers to a choice, by bytes of a stored element: 48, 64, 72, 80, 96, 112, 128, 160, 192 and 256 were
 # timed, and those between are padded as these are.
-CHOSEN_HEADS = {2: range(48, 257, 8), 1: ()}
+CHOSEN_HEADS = {2: (*range(48, 257, 8), *range(320, 513, 64)), 1: ()}
 ALLOWED = (
-    "sm_90, queries of 2 bytes, heads of eights up to 256 over as many, up to 128 over fp8 whose scales are one number "
-    "or one per KV head, rows at multiples of 16 bytes"
+    "sm_90, queries of 2 bytes, heads of eights up to 256 and of sixty-fours up to 512 over as many, up to 128 over "
+    "fp8 whose scales are one number or one per KV head, rows at multiples of 16 bytes"
 )
 SLOTS = 2  # of the ring of items
 LOG2E = gl.constexpr(1.4426950408889634)
 NARROW_BYTES = gl.constexpr(16384)  # of K, and of V, of 8 bits in flight: what 227 KB leave
-FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @dataclass(frozen=True)
@@ -106,26 +106,9 @@ class Asked(NamedTuple):
 
 
 @gluon.constexpr_function
-def panels(dtype, lanes, rank):
-    """Rows of up to 128 bytes, swizzled as TMA writes and tensor cores read them; of rank 3 those of a head's box."""
-    return gl.NVMMASharedLayout(lanes * dtype.primitive_bitwidth // 8, dtype.primitive_bitwidth, rank)
-
-
-@gluon.constexpr_function
 def narrow_keys(tile):
     """Keys of 8 bits that are loaded at once: half of a tile, so that one half comes while the other is widened."""
     return tile // 2
-
-
-@gluon.jit
-def _barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
-    """(full, empty) of so many slots; how many announce that one is full, and that they have read it."""
-    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(SLOTS):
-        mbarrier.init(full.index(slot), count=FULL)
-        mbarrier.init(empty.index(slot), count=EMPTY)
-    return full, empty
 
 
 @gluon.jit(do_not_specialize=["total", "table_stride"])
@@ -136,9 +119,7 @@ def _sm90_prefill_kernel(
     out,  # as query; a pointer is not read
     out_ptr,  # [num_tokens, num_query_heads, D]
     lse_ptr,  # f32 [num_tokens, num_query_heads]; not read without LSE
-    acc_ptr,  # f32 [segments, num_tokens, num_query_heads, D]; not read without SPLIT, nor m and l
-    m_ptr,  # f32 [segments, num_tokens, num_query_heads]
-    l_ptr,  # f32 [segments, num_tokens, num_query_heads]
+    parts,  # (acc, f32 [segments, num_tokens, num_query_heads, D], m and l, f32 without D); not read without SPLIT
     sinks_ptr,  # float [num_query_heads]; not read without sinks
     slopes_ptr,  # f32 [num_query_heads]; not read without ALiBi
     scales,  # (of K, of V, f32 [1] or [num_kv_heads], not read without them; a stride each)
@@ -176,8 +157,8 @@ def _sm90_prefill_kernel(
     TILES: gl.constexpr = panels(key_cache.dtype, LANES, 2)
     keys = reinterpret(k_boxes, key_cache.dtype, [PARTS, PART, PADDED], TILES)
     values = reinterpret(v_boxes, key_cache.dtype, [PARTS, PART, PADDED], TILES)
-    k_full, k_empty = _barriers(PARTS, 1, 1 if NARROW else 2)
-    v_full, v_empty = _barriers(PARTS, 1, 1 if NARROW else 2)
+    k_full, k_empty = barriers(PARTS, 1, 1 if NARROW else 2)
+    v_full, v_empty = barriers(PARTS, 1, 1 if NARROW else 2)
     k_load = (key_cache, k_boxes, k_full, k_empty, page_rows[0])
     v_load = (value_cache, v_boxes, v_full, v_empty, page_rows[1])
     if NARROW:
@@ -185,18 +166,17 @@ def _sm90_prefill_kernel(
         v_narrow = (values, v_full, v_empty)
         keys = gl.allocate_shared_memory(DTYPE, [STAGES, TILE, PADDED], panels(DTYPE, 64, 2))
         values = gl.allocate_shared_memory(DTYPE, [STAGES, TILE, PADDED], panels(DTYPE, 64, 2))
-        k_full, k_empty = _barriers(STAGES, 1, 2)
-        v_full, v_empty = _barriers(STAGES, 1, 2)
+        k_full, k_empty = barriers(STAGES, 1, 2)
+        v_full, v_empty = barriers(STAGES, 1, 2)
     entries = gl.allocate_shared_memory(gl.int32, [SLOTS, ENTRY], FLAT)
     ring = reinterpret(entries, gl.int32, [SLOTS * ENTRY, 1], FLAT)
-    s_full, s_empty = _barriers(SLOTS, 1, 7 if NARROW else 5)
-    q_full, q_empty = _barriers(BUFFERS, 1, 2)
+    s_full, s_empty = barriers(SLOTS, 1, 7 if NARROW else 5)
+    q_full, q_empty = barriers(BUFFERS, 1, 2)
     claim = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())  # K's loader wants the next item
     v_clear = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())  # both halves have cleared a tail
     mbarrier.init(claim, count=1)
     mbarrier.init(v_clear, count=2)
     values_of = (f[0], f[1], softmax_scale * LOG2E)
-    parts = (acc_ptr, m_ptr, l_ptr)
     hopper.fence_async_shared()
     barrier()
     plan = (plan_ptr, counters_ptr, total)
@@ -313,29 +293,33 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     shape, cut, config = batch.shape, _cut(batch, features, config, workspace), config.prefill
     segments, (block_q, tile_size) = cut.segments, cut.long
     parts = workspace.parts if segments > 1 else None
-    acc, m, l = partials(parts) if parts else (out, out, out)
+    sums = partials(parts) if parts else (out, out, out)
     groups, (_, stages) = head_groups(shape), _tiles(shape, features, config)
     total = cut.most_items(batch.num_tokens, batch.num_seqs) * shape.num_kv_heads * groups
     loaded = narrow_keys(tile_size) if shape.quantised else tile_size
     box = min(shape.block_size & -shape.block_size, loaded)  # keys that cannot leave a page
-    (keys, key_rows), (values, value_rows) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
-    group = group_heads(shape)
-    queries, result = batch.query, out
+    keys, key_rows = _boxes(batch.key_cache, box)
+    kernel, caches, results = _sm90_prefill_kernel, [batch.value_cache], [out]
+    own = {"STAGES": stages, "BUFFERS": 1 if shape.head_size > 128 else 2}  # queries land under the item before
+    if (count := shares(shape.head_size)) > 1:
+        kernel, own, total = sm90_wide_kernel, {}, total * count
+        caches, results = (x.split(shape.head_size // count, -1) for x in (batch.value_cache, out))
+    values, (value_rows, *_) = zip(*(_boxes(cache, box) for cache in caches), strict=True)
+    group, queries = group_heads(shape), batch.query
     if fits_box(group):
-        queries, result = (_head_boxes(x, *box_shape(group)) for x in (queries, result))
-    _sm90_prefill_kernel[(min(config.programs, total),)](
-        queries, keys, values, result, out, out if lse is None else lse, acc, m, l,
+        queries, *results = (_head_boxes(x, *box_shape(group)) for x in (queries, *results))
+    kernel[(min(config.programs, total),)](
+        queries, keys, *values, *results, out, out if lse is None else lse, sums,
         out if features.sinks is None else features.sinks,
         out if features.alibi_slopes is None else features.alibi_slopes,
         _scales(features, out),
         workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
         (features.sliding_window or 0, features.softcap or 0.0),
         batch.block_table.stride(0), (key_rows, value_rows), (*_steps(batch.query), *_steps(out)),
-        (0, 0) if lse is None else lse.stride(), acc.stride(),
+        (0, 0) if lse is None else lse.stride(), sums[0].stride(),
         D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=group,
-        TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
-        BUFFERS=1 if shape.head_size > 128 else 2,  # an item's queries land while the one before is computed
-        SPLIT=segments > 1, FEATURES=Asked.of(features), LSE=lse is not None, num_warps=4,
+        TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, SLOTS=SLOTS,
+        SPLIT=segments > 1, FEATURES=Asked.of(features), LSE=lse is not None, **own, num_warps=4,
     )  # fmt: skip
     if segments > 1:
         merge = (block_q, ANY_QUERY, False, cut.longest_short + 1)
@@ -407,7 +391,7 @@ def _wanted(shape: AttentionShape) -> dict[str, bool]:
     return {
         f"dtype {shape.dtype}": shape.dtype.itemsize == 2,
         f"cache of {shape.cache_dtype}": shape.cache_dtype in (shape.dtype, *fp8_types("sm_90")),
-        f"head_size {shape.head_size}": shape.head_size % 8 == 0 and shape.head_size <= HEAD_SIZE,
+        f"head_size {shape.head_size}": shape.head_size % (8 if shape.head_size <= SUM_LANES else 64) == 0,
         f"head_size {shape.head_size} over {shape.cache_dtype}": not shape.quantised or shape.head_size <= NARROW_HEAD,
         f"block_size {shape.block_size}": shape.block_size % 8 == 0,
     }

@@ -22,7 +22,9 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
 
 KERNEL_ID = "triton/native.sm90_prefill"
 HALVES = torch.bfloat16, torch.float16
-SIZES = [(size, HALVES[0]) for size in (40, 64, 96, 128, 256)] + [(size, HALVES[1]) for size in (80, 128, 192)]
+SIZES = [(size, HALVES[0]) for size in (40, 64, 96, 128, 256, 512)] + [
+    (size, HALVES[1]) for size in (80, 128, 192, 320)
+]
 BEYOND_FP16 = (layouts.huge_query, layouts.tiny_query)
 NARROW_SIZES = [(size, dtype) for size in (64, 96, 128) for dtype in HALVES]  # over a cache of 8 bits
 

@@ -52,6 +52,8 @@ FORMS = [
     (10, 1, 96, 16, BF16, 1, {}, {"softcap": 20.0}),
     (12, 1, 72, 32, BF16, 2, {}, {"causal": False}),
     (10, 1, 160, 16, FP16, 1, {}, {"alibi": "drawn"}),
+    (8, 2, 512, 16, BF16, 1, {"together": True}, {}),
+    (7, 1, 320, 32, FP16, 3, {}, {"sliding_window": 100, "sinks": "near"}),
     (6, 1, 96, 16, BF16, 1, {}, {"kv_dtype": E4M3, "scales": "heads"}),
     (8, 2, 128, 16, BF16, 1, {}, {"kv_dtype": E4M3, "scales": "one"}),
     (8, 2, 128, 16, FP16, 3, {"together": True}, {"kv_dtype": E4M3, "scales": "heads"}),

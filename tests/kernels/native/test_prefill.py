@@ -37,7 +37,7 @@ def launch(shape, ask=PLAIN):
 @pytest.mark.parametrize(
     ("shape", "ask", "named"),
     [
-        (AttentionShape(8, 2, 264, 16, torch.bfloat16), PLAIN, "head_size_512"),
+        (AttentionShape(8, 2, 264, 16, torch.bfloat16), PLAIN, "head_size 264"),
         (AttentionShape(8, 2, 128, 16, torch.float32), PLAIN, "dtype torch.float32"),
         (AttentionShape(8, 2, 192, 16, torch.bfloat16, None, E4M3), PLAIN, "head_size 192 over torch.float8_e4m3fn"),
         (AttentionShape(8, 2, 72, 16, torch.bfloat16, None, E4M3), PLAIN, r"strides \[\(2304, 144, 72, 1\)"),
@@ -230,6 +230,8 @@ def test_short_queries_are_split_where_units_are_left(lens, segments):
         (AttentionShape(32, 8, 96, 16, torch.bfloat16), PLAIN, 1, 6 + 22 + 22 + 16),
         (AttentionShape(32, 8, 256, 16, torch.bfloat16), PLAIN, 1, 16 + 24 + 24 + 8),
         (AttentionShape(10, 1, 160, 16, torch.bfloat16), PLAIN, 1, 10 + 18 + 18 + 8),
+        (AttentionShape(32, 4, 512, 16, torch.bfloat16), PLAIN, 1, 32 + 40 + 40 + 8),
+        (AttentionShape(7, 1, 320, 64, torch.bfloat16), Ask(sliding_window=1000), 2, 20 + 3 * 28 + 8),
         (AttentionShape(32, 8, 128, 16, torch.bfloat16, None, E4M3), Ask(scales="heads"), 1, 8 + 16 + 16 + 8),
     ],
     ids=[
@@ -241,6 +243,8 @@ def test_short_queries_are_split_where_units_are_left(lens, segments):
         "head-96",
         "head-256",
         "10-heads-160",
+        "head-512",
+        "7-heads-320-window-parts",
         "fp8",
     ],
 )
@@ -253,8 +257,9 @@ def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers(shape, 
     facts = next(fact for fact in outcome.facts if "sm90" in fact["kernel"])
     assert sum(facts["matrix"].values()) == 2 * products  # of both halves
     loops = [loop for loop in facts["loops"] if loop["matrix"]]
-    # with 224 registers for 240 Triton 3.9 keeps 80 words of a masked tile elsewhere, none of an unmasked one
-    assert not any(loop["spill_traffic"] for loop in (loops[-2:] if shape.quantised else loops))
+    # with 224 registers for 240, or heads of 512, Triton keeps some words of a masked tile elsewhere, none of another
+    few = shape.quantised or shape.head_size > 256
+    assert not any(loop["spill_traffic"] for loop in (loops[-2:] if few else loops))
 
 
 def test_triton_can_write_what_it_is_compiled_for_to_a_hook():
