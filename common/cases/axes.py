@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +21,7 @@ from common.cases.random_cases import FEATURE_AXES
 from common.spec.paged_batch import DTYPES, FP8
 
 DRAWN = {  # words of lengths that are drawn for each case, log-uniform: (least, most)
-    "few": (1, 40), "some": (41, 300), "many": (301, 2000), "most": (2001, 9000),
+    "few": (1, 40), "some": (41, 300), "tiles": (132, 190), "many": (301, 2000), "most": (2001, 9000),
 }  # fmt: skip
 # The first value of an axis is the plain one. Lengths and windows in pages are relative to the page size.
 AXES: dict[str, tuple[Any, ...]] = {
@@ -30,7 +32,7 @@ AXES: dict[str, tuple[Any, ...]] = {
         "fewer keys",
     ),
     "sequences": (1, 2, 3, 5, 16, 17, 65, 129, 257, 600),
-    "mix": ("decodes", "prompts", "mixed", "empty", "long", "padded", "last empty"),
+    "mix": ("decodes", "prompts", "mixed", "empty", "long", "padded", "last empty", "sparse"),
     "place": ("first", "last", "middle"),
     "ratio": (2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 24, 32, 48, 64, 96),
     "kv_heads": (2, 1, 3, 4, 5, 7, 8, 9, 12, 16, 32, 33, 96),
@@ -96,7 +98,7 @@ MASKS: dict[str, tuple[Any, ...]] = {
     "non_causal": (None, "every second"),
     "tree": (None, 4, 9),
     "cross": (False, True),
-    "store": (None, (FP8[0], "heads"), (FP8[2], "tokens"), ("query e4m3fn", "heads")),
+    "store": (None, (FP8[0], "heads"), (FP8[2], "tokens"), (torch.int8, "tokens"), ("query e4m3fn", "heads")),
 }  # fmt: skip
 # What else varies in those cases, at random.
 BESIDE: dict[str, tuple[Any, ...]] = {
@@ -113,13 +115,16 @@ def beside(more: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     return AXES | {axis: tuple(dict.fromkeys((*AXES[axis], *values))) for axis, values in more.items()}
 
 
-EVERY = beside(boundaries.FIXED)  # every value that is asked at `smoke`; pairs are asked of AXES alone
+# Every value that is asked at `smoke`; pairs are asked of AXES alone. Where a context may be any, it is one that tells.
+EVERY = beside(boundaries.FIXED)
+EVERY |= {"context": ("tiles", *EVERY["context"]), "query": tuple(dict.fromkeys((2, *EVERY["query"])))}
 # (axis, axis): the product of two numbers that keeps a case cheap on a CPU
 _MOST = {
     ("query", "context"): 700_000, ("query", "ratio"): 2_000, ("query", "kv_heads"): 1_500,
     ("query", "head_size"): 80_000, ("query", "sequences"): 20_000, ("query", "value_size"): 80_000,
     ("context", "ratio"): 45_000, ("context", "kv_heads"): 41_000, ("context", "head_size"): 530_000,
-    ("context", "value_size"): 530_000, ("context", "sequences"): 3_000_000, ("ratio", "kv_heads"): boundaries.RATIO,
+    ("context", "value_size"): 530_000, ("context", "sequences"): 3_000_000,
+    ("ratio", "kv_heads"): 2 * boundaries.RATIO,
     ("ratio", "head_size"): 6_200, ("kv_heads", "head_size"): 3_100, ("kv_heads", "value_size"): 3_100,
     ("sequences", "ratio"): 6_000, ("sequences", "kv_heads"): 1_200, ("sequences", "head_size"): 20_000,
     ("sequences", "value_size"): 20_000, ("sequences", "page"): 15_000, ("sequences", "extra_columns"): 160_000,
@@ -193,6 +198,8 @@ def _unscaled(store: Any) -> bool:
     return store is None or store[1] is None
 
 
+# A draft of as many tokens as its tree.
+WHOLE_DRAFT = Rule("tree", "query", lambda tree, query: (tree or 0) > 9 and not tree <= _most(query) < 400)
 # Where few cases hold a value, it is to show.
 SHOWS: tuple[Rule, ...] = (
     Rule("window", "context", lambda size, context: not _hides(size, context)),
@@ -204,39 +211,61 @@ SHOWS: tuple[Rule, ...] = (
     both("mix", {"last empty"}.__contains__, "place", {"last"}.__contains__),
     both("mix", {"last empty"}.__contains__, "sequences", lambda count: count < 3),
     # in a graph of many sequences few have tokens
-    both("sequences", lambda count: count > 64, "mix", lambda mix: mix != "padded"),
+    both("sequences", lambda count: count > 64, "mix", lambda mix: mix not in LIVE),
     both("shared_pages", bool, "sequences", lambda count: count < 2),
     both("shared_pages", bool, "context", lambda context: not 129 <= _most(context) <= 3000),
     Rule("shared_pages", "context", lambda pages, context: pages * 16 > _most(context)),
     both("shared_pages", lambda pages: pages > 7, "page", lambda page: page > 16),
-    both("shared_pages", lambda pages: pages > 7, "mix", lambda mix: mix != "long"),
+    both("shared_pages", bool, "mix", lambda mix: mix != "decodes"),  # whose sequences all have the prefix
     both("arrange", {layouts.stale_tail, layouts.table_rows}.__contains__, "sequences", lambda count: count < 2),
     both("arrange", {layouts.small_hints}.__contains__, "query", lambda query: _most(query) < 3),
-    both("flag", lambda flag: flag != 1, "non_causal", lambda flags: not _on(flags)),
+    # the sequence of many tokens is causal by the flag; and where no flag is strange it is one without
+    both("flag", lambda flag: flag != 1, "non_causal", lambda flags: flags != "none"),
+    both("non_causal", {"every second", "every third"}.__contains__, "place", lambda place: place != "first"),
+    both("non_causal", {"the last"}.__contains__, "place", lambda place: place != "last"),
+    both("non_causal", {"but the first"}.__contains__, "place", {"first"}.__contains__),
     both("non_causal", _on, "sequences", lambda count: count < 3),
     both("non_causal", _on, "query", lambda query: _most(query) < 2),
     both("scale_factor", lambda factor: factor != 1.0, "store", _unscaled),
     both("key_scale_factor", lambda factor: factor != 1.0, "store", _unscaled),
     # a context of two pages
     Rule("page", "context", lambda page, context: context != "page + 1" and 16 < page >= _least(context)),
-    # a draft of as many tokens
-    Rule("tree", "query", lambda tree, query: (tree or 0) > 9 and not tree <= _most(query) < 400),
+    WHOLE_DRAFT,
 )  # fmt: skip
 
 
+TILES = 128  # keys beyond which most kernels need a second tile, or a tile each in two segments
+
+
+def _short(size: Any) -> bool:
+    """Whether a window or a chunk leaves a row fewer keys than TILES."""
+    return size is not None and _most(size[0] if isinstance(size, tuple) else size) <= TILES
+
+
+MUTE: dict[str, Callable[[Any], bool]] = {  # values beside which some mistakes at others do not show
+    "query": lambda query: _least(query) < 2,
+    "context": lambda context: context != "page + 1" and _least(context) < TILES,
+    "ratio": lambda ratio: ratio == 1, "kv_heads": lambda heads: heads == 1, "window": _short, "chunk": _short,
+    "fill": _on, "sinks": {"heavy"}.__contains__, "softmax_scale": {0.003}.__contains__, "loud": {25.0}.__contains__,
+    "cross": bool, "causal": lambda causal: not causal,
+}  # fmt: skip
+
+
 def tells(values: Values) -> bool:
-    """Whether a wrong page or a wrong KV head of the sequence that is looked at gives another result."""
-    pages = values["context"] == "page + 1" or _least(values["query"]) + _least(values["context"]) > values["page"]
-    return pages and values["query"] != 0 and min(values["ratio"], values["kv_heads"]) > 1
+    """Whether a common mistake at the sequence that is looked at gives another result: a wrong page or KV head, a mask
+    that is open by a key, a rescale that is left out."""
+    context = values["page"] + 1 if values["context"] == "page + 1" else _least(values["context"])
+    keys = _least(values["query"]) + context
+    return keys > max(values["page"], TILES) and not any(mute(values[axis]) for axis, mute in MUTE.items())
 
 
-_LIVE = 20  # sequences of a padded batch that have tokens
+LIVE = {"padded": 20, "sparse": 3}  # about how many sequences of such a batch have tokens
 
 
 def seconds(values: Values) -> float:
     """About what the four calls of a case cost the emulation and the reference, on one core that others use too."""
     count, long = values["sequences"], values["mix"] == "long"
-    live = min(count, _LIVE) if values["mix"] == "padded" else count
+    live = min(count, LIVE.get(values["mix"], count))
     query, context, heads = _most(values["query"]), _most(values["context"]), values["ratio"] * values["kv_heads"]
     lanes = values["head_size"] + (values["value_size"] or values["head_size"])
     keys = query + context + (live - 1) * (1500 if long else 50 if count < 6 else 12)
@@ -251,4 +280,36 @@ def cheap(values: Values) -> bool:
     return seconds(values) < 0.8
 
 
+# Of a case that is short in an interpreter too, where a program is a query token and head: the largest numbers, and
+# what costs programs, of which the values in AXES are asked, one at a time.
+_QUICK = {
+    "query": 33, "ratio": 33, "kv_heads": 33, "context": 1100, "tree": 24, "spare_pages": 300, "shared_pages": 7,
+    "window": 1024, "chunk": 1024, "sequences": 600,
+}  # fmt: skip
+_COSTS: dict[str, Callable[[Any], bool]] = {
+    "query": lambda query: _most(query) > 2, "ratio": lambda ratio: ratio > 3, "kv_heads": lambda heads: heads > 3,
+    "context": lambda context: _most(context) > 300, "mix": lambda mix: mix not in ("decodes", "sparse"),
+}  # fmt: skip
+
+
+def quick(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """The values that may be of a short case."""
+
+    def small(axis: str, value: Any) -> bool:
+        most = _most(value[0] if isinstance(value, tuple) else value)
+        return most <= _QUICK.get(axis, math.inf) and (axis not in _COSTS or value in (*AXES[axis], "tiles"))
+
+    return {axis: tuple(value for value in values if small(axis, value)) for axis, values in axes.items()}
+
+
+QUICK_RULES = (
+    *(both(one, _COSTS[one], other, _COSTS[other]) for one, other in itertools.combinations(_COSTS, 2)),
+    both("sequences", lambda count: count > 3, "mix", lambda mix: mix != "sparse"),
+    *(rule for heads in ("ratio", "kv_heads") for rule in (
+        both("query", lambda query: _most(query) > 131, heads, lambda count: count > 1),
+        both(heads, lambda count: count > 8, "sequences", lambda count: count > 1),
+        both(heads, lambda count: count > 8, "page", lambda page: page > 128),
+    )),
+    both("spare_pages", lambda pages: pages > 40, "page", lambda page: page > 64),
+)  # fmt: skip
 PAIR_RULES = (*RULES, *(Rule(one, other, _past(most)) for (one, other), most in _MOST_OF_PAIRS.items()))

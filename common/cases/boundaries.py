@@ -23,6 +23,12 @@ def around(least: int, most: int) -> tuple[int, ...]:
     return tuple(sorted(value for value in near if value >= least))
 
 
+def near(least: int, most: int, far: int = 3) -> set[int]:
+    """What is at most `far` from a power of two between `least` and `most`."""
+    powers = (power for power in around(least, most) if power & (power - 1) == 0)
+    return {power + step for power in powers for step in range(-far, far + 1)}
+
+
 def _joined(*parts: Iterable[int], most: int) -> tuple[int, ...]:
     return tuple(sorted({value for part in parts for value in part if value <= most}))
 
@@ -34,7 +40,7 @@ def _multiples(step: int, *parts: Iterable[int]) -> tuple[int, ...]:
 
 _WINDOWS = _joined(range(1, 10), around(8, 16384), published.TILES, (100, 1000, 3000, 5001, 10007), most=2**15)
 _CHUNKS = _joined(
-    range(1, 4), around(16, 128), published.TILES, (10, 100, 500, 1000, 2048, 3000, 4096, 8192), most=8192
+    range(1, 10), around(8, 128), published.TILES, (10, 100, 500, 1000, 2048, 3000, 4096, 8192), most=8192
 )
 # Fixed values, each of which is asked at `smoke`. A chunk is (size, lookback).
 FIXED: dict[str, tuple[Any, ...]] = {

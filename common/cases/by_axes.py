@@ -1,17 +1,19 @@
 """Cases chosen by axes: `axes-<number>` is one value on each of `common.cases.axes.AXES`.
 
-The first `num_smoke()` hold every value of every axis and its boundaries, every pair of the mask's few values (MASKS),
+The first `num_quick()` hold every value that is short in an interpreter, each number while it is small; with those up
+to `num_smoke()` they hold every value of every axis and its boundaries, every pair of the mask's few values (MASKS),
 every value of what a kernel can do (ABILITIES) in every place where kernels go other ways (REGIMES), and places that
-stand by themselves (PLACES); those up to `num_axes()` every triple of the mask's, every pair of two axes that is cheap
-enough (PAIR_RULES), and all values of small numbers. `drawn-<seed>-<number>` has values that the seed draws beside
-these. A case is a function of its name. What a kernel does not have is turned off in the case that it is given
-(`common.kit.fitting`), and what is left still holds every pair of what it has.
+stand by themselves (PLACES); those up to `num_axes()` every triple of the mask's and every pair of two axes that is
+cheap enough (PAIR_RULES). `drawn-<seed>-<number>` has values that the seed draws beside these. A row of values alone is
+a brief case of keys that grow (`fills.rising`), so that a rescale shows. A case is a function of its name. What a
+kernel does not have is turned off in the case that it is given (`common.kit.fitting`), and what is left still holds
+every pair of what it has.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from itertools import cycle
 from typing import Any
@@ -27,17 +29,20 @@ from common.cases.axes import (
     MASK_RULES,
     MASKED,
     MASKS,
+    MUTE,
     PAIR_RULES,
     POSSIBLE,
+    QUICK_RULES,
     RULES,
     SHOWS,
-    beside,
+    WHOLE_DRAFT,
     cheap,
+    quick,
     tells,
 )
 from common.cases.case import Case
 from common.cases.covering import Rows, Rule, Values, covering
-from common.cases.fills import FILLS
+from common.cases.fills import FILLS, rising
 from common.cases.random_cases import features_of
 from common.spec.paged_batch import DTYPES, FP8
 
@@ -139,12 +144,14 @@ STRANGE = (  # in addition at `full`: dearer ones
     _SMALLEST | {"spare_pages": (2**20 + 9,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2),
              "dtype": (torch.float16,)},
 )  # fmt: skip
-# Every number while it is small; at `full`.
+# Every number while it is small, and each size of a captured graph.
 WIDE: dict[str, tuple[Any, ...]] = {
-    "query": tuple(range(1, 132)), "context": tuple(range(132)), "ratio": tuple(range(1, boundaries.RATIO + 1)),
-    "kv_heads": tuple(range(1, 66)), "head_size": tuple(range(8, 513, 8)),
-    "page": tuple(range(8, 1025, 8)), "window": (None, *range(1, 132)), "sequences": tuple(range(1, 66)),
-    "value_size": (None, *range(8, 513, 8)), "tree": (None, *range(1, 66)),
+    "query": tuple(sorted({*range(1, 132), *range(136, 257, 8), *boundaries.near(128, 512)})),
+    "context": tuple(range(132)), "ratio": tuple(range(1, boundaries.RATIO + 1)),
+    "kv_heads": tuple(range(1, boundaries.RATIO + 1)), "head_size": tuple(range(8, 513, 8)),
+    "page": tuple(range(8, 1025, 8)), "window": (None, *range(1, 132)),
+    "sequences": tuple(sorted({*range(1, 131), *range(136, 521, 8), *boundaries.near(128, 512)})),
+    "value_size": (None, *range(8, 513, 8)), "tree": (None, *range(1, 68)),
     "extra_columns": tuple(range(130)), "pad_tokens": tuple(range(130)), "spare_pages": tuple(range(130)),
 }  # fmt: skip
 
@@ -153,12 +160,45 @@ WIDE: dict[str, tuple[Any, ...]] = {
 _showing = partial(covering, rules=(*RULES, *SHOWS), strength=1, cheap=cheap, tells=tells)
 
 
+FRUGAL = (*RULES, *SHOWS, *QUICK_RULES)
+
+
+def _brief(
+    axes: Mapping[str, tuple[Any, ...]],
+    rules: Iterable[Rule],
+    behind: Iterable[Values] = (),
+    of: Collection[str] | None = None,
+    **options: Any,
+) -> Rows:
+    """Rows of brief cases that hold every value, or those of some axes: first those that tell, then the others."""
+    behind, options = [*behind], options | {"rules": rules, "plain": True}
+    mute = [{axis: one} for axis in MUTE for one in filter(MUTE[axis], axes[axis])]
+    rows = _showing(axes, of=of, behind=behind + mute, **options)
+    rows += _showing(axes, of=MUTE, tells=None, behind=behind + rows, **options)
+    return [row | {"brief": True} for row in rows]
+
+
+@lru_cache(maxsize=1)
+def _quick() -> Rows:
+    """Of every value that has a short case."""
+    rules = [rule for rule in FRUGAL if rule is not WHOLE_DRAFT]  # which is long
+    return _brief(quick(EVERY), rules, seed=19, drop=True)
+
+
+@lru_cache(maxsize=1)
+def _values() -> Rows:
+    """Of every value; the quick ones first."""
+    every = {axis: tuple(dict.fromkeys((*of, *WIDE.get(axis, ())))) for axis, of in EVERY.items()}
+    shown = [row | {"tree": None} for row in _quick()]
+    rows = _quick() + _brief(every, FRUGAL, seed=7, behind=shown, drop=True)
+    return rows + _brief(every, (*RULES, *SHOWS), seed=7, behind=rows)
+
+
 @lru_cache(maxsize=1)
 def _smoke() -> Rows:
     """Of every value, of every pair of the mask's few and of what changes between calls, and of every place."""
-    values = _showing(EVERY, seed=7, plain=True)
     masks = covering(MASKED, MASK_RULES, seed=11, of={*MASKS, "change"})
-    return values + masks + _regimes() + _placed(PLACES, "place")
+    return _values() + masks + _regimes() + _placed(PLACES, "place")
 
 
 def _without(axis: str) -> Rule:
@@ -205,16 +245,15 @@ def _placed(places: Iterable[Mapping[str, tuple[Any, ...]]], word: str) -> Rows:
 
 @lru_cache(maxsize=1)
 def _rest() -> Rows:
-    """Of every triple of the mask's few, of every pair that is cheap enough, of every value twice more in other
-    company, and of every small number."""
+    """Of every triple of the mask's few, of every pair that is cheap enough, and of every value twice more in other
+    company."""
     triples = covering(MASKED, MASK_RULES, seed=12, of=MASKS, strength=3)
     pairs = covering(AXES, PAIR_RULES, seed=5, plain=True)
     again = [row for seed in (17, 18) for row in _showing(EVERY, seed=seed)]
-    wide = _showing(beside(WIDE), seed=19, of=WIDE, plain=True)
-    return triples + pairs + again + wide + _placed(STRANGE, "strange")
+    return triples + pairs + again + _placed(STRANGE, "strange")
 
 
-DRAWN_VALUES = {"smoke": 8, "full": 100}  # of each axis that the seed draws
+DRAWN_VALUES = {"smoke": 20, "full": 100}  # of each axis that the seed draws
 
 
 @lru_cache(maxsize=8)
@@ -222,17 +261,23 @@ def _of_seed(seed: int, level: str) -> Rows:
     """Rows of values that a seed draws: each once; and of the first few of every axis each pair."""
     rng = random.Random(f"drawn {seed} {level}")
     values = {axis: tuple(boundaries.drawn(axis, rng) for _ in range(DRAWN_VALUES[level])) for axis in boundaries.DRAWN}
-    axes = AXES | {axis: tuple(dict.fromkeys((*AXES[axis][:2], *some))) for axis, some in values.items()}
-    rows = _showing(axes, seed=seed, of=values, plain=level == "smoke", drop=True)
-    if level == "full":
-        few = MASKED | {axis: axes[axis][:5] for axis in values}
-        rows = _of_seed(seed, "smoke") + rows + covering(few, PAIR_RULES, seed=seed, of=values, drop=True)
-    return rows
+    axes = AXES | {axis: tuple(dict.fromkeys((*EVERY[axis][:2], *some))) for axis, some in values.items()}
+    if level == "smoke":
+        rows = _brief(axes, FRUGAL, seed=seed, of=values, drop=True)
+        return rows + _brief(axes, (*RULES, *SHOWS), behind=rows, seed=seed, of=values, drop=True)
+    rows = _showing(axes, seed=seed, of=values, drop=True)
+    few = MASKED | {axis: axes[axis][:5] for axis in values}
+    return _of_seed(seed, "smoke") + rows + covering(few, PAIR_RULES, seed=seed, of=values, drop=True)
 
 
 def num_drawn(seed: int, level: str) -> int:
     """How many cases a seed draws for a level, `smoke` or `full`."""
     return len(_of_seed(seed, level))
+
+
+def num_quick() -> int:
+    """How many numbers, from 0, hold every value that is short in an interpreter too."""
+    return len(_quick())
 
 
 def num_smoke() -> int:
@@ -247,6 +292,8 @@ def num_axes() -> int:
 
 def values_of(number: int) -> Values:
     """The value of every axis. Raises ValueError for a number that no case has."""
+    if 0 <= number < num_quick():
+        return _quick()[number]
     if 0 <= number < num_smoke():
         return _smoke()[number]
     if not 0 <= number < num_axes():
@@ -280,6 +327,9 @@ def _companions(count: int, mix: str, rng: random.Random) -> list[tuple[int, int
     if mix == "padded":  # those at both ends have tokens, and a few between
         live = {*range(4), *range(count - 5, count), *(rng.randrange(max(1, count)) for _ in range(8))}
         return [one("mixed") if place in live else rng.choice(((0, 0), (0, 0), (0, 5))) for place in range(count)]
+    if mix == "sparse":  # those at both ends and one between
+        live = {0, count - 1, rng.randrange(max(1, count))}
+        return [one("decodes") if place in live else (0, rng.choice((0, 5))) for place in range(count)]
     found = [one(mix) for _ in range(count)]
     if mix == "last empty" and found:
         found[-1] = rng.choice(((0, 0), (0, 7), (1, 0)))
@@ -292,6 +342,8 @@ def _lens(values: Values, rng: random.Random) -> list[tuple[int, int]]:
     words = {"to a whole page": -(-max(query, 1) // page) * page, "fewer keys": random_cases.fewer_keys(query)}
     keys = words[context] if context in words else query + context
     lens = _companions(values["sequences"] - 1, values["mix"], rng)
+    if values["mix"] == "decodes":
+        lens = [(query_len, seq_len + values["shared_pages"] * page) for query_len, seq_len in lens]
     lens.insert({"first": 0, "last": len(lens), "middle": len(lens) // 2}[values["place"]], (query, keys))
     return lens
 
@@ -308,9 +360,12 @@ def _case(name: str, values: Values) -> Case:
     features, lens = features_of(values, _lens(values, rng), rng)
     window, longest = _drawn(values["window"], values["page"], rng), max(seq_len for _, seq_len in lens)
     window = {"all keys": longest, "all keys - 1": longest - 1, "all keys + 1": longest + 1}.get(window, window)
+    fill, brief = FILLS.get(values["fill"]), values.get("brief", False)
+    # one of values alone has keys that grow; but an fp8 query's small logits would all have one P
+    fill = rising if brief and fill is None and features["fp8_query"] is None else fill
     return Case.of(
         name, (), tuple(lens), heads=(values["ratio"] * values["kv_heads"], values["kv_heads"]),
-        block_size=values["page"], sliding_window=window and max(1, window), fill=FILLS.get(values["fill"]),
+        block_size=values["page"], sliding_window=window and max(1, window), fill=fill, brief=brief,
         **{axis: values[axis] for axis in _SAME}, **features,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from common.cases.batch import fill_new_tokens
 from common.cases.case import Case
-from common.cases.company import in_company, orders
+from common.cases.company import decode_step, in_company, orders
 from common.cases.swept import sweep
 from common.oracle.integrity import differing, inputs_of
 from common.spec import Features, PagedBatch, is_per_token
@@ -194,9 +194,14 @@ def _kept(names: tuple[str, ...], inputs: dict[str, Tensor]) -> Iterator[None]:
 
 
 def calls(case: Case, batch: PagedBatch, features: Features) -> Iterator[Call]:
-    """The four calls, each valid until the next is asked for; behind the last the inputs are as in the first. In a case
-    of company as many more as `company.orders` has, and two that repeat the first; in one that sweeps a number, one of
-    each value."""
+    """The four calls, or in a brief case the first and its decode step, each valid until the next is asked for; behind
+    the last the inputs are as in the first. In a case of company as many more as `company.orders` has, and two that
+    repeat the first; in one that sweeps a number, one of each value."""
+    if case.brief:
+        yield Call("call 1", batch, features)
+        if batch.stats.max_query_len > 1:
+            yield Call("call 2, the last token of each sequence alone", *decode_step(batch, features))
+        return
     change = change_of(case, batch, features)
     if change == "table":
         _prepare(batch, features)

@@ -35,7 +35,8 @@ class Case:
     (`common.cases.calls`); None: by the case's name. lse: how the LSE lies in memory, one of LSE_STYLES, where
     a kernel has it; None: none is asked for. company: some of the sequences are asked alone and with others, too
     (`common.cases.company`). sweep: a number that is asked with many values, one of `swept.WORDS`
-    (`common.cases.swept`).
+    (`common.cases.swept`). brief: in place of the calls behind the first there is one of
+    the last token of each sequence, for what no other call would show.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Case:
     lse: str | None = "rows"
     company: bool = False
     sweep: str | None = None
+    brief: bool = False
 
     @classmethod
     def of(cls, name: str, numbers: tuple[int, ...], lens: tuple[tuple[int, int], ...], **options: Any) -> Case:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from common.spec import Features, PagedBatch
-from common.spec.metadata import BatchStats, lens_of, query_start_loc
+from common.spec.metadata import BatchStats, Lens, lens_of, query_start_loc
 
 NEIGHBOURS = (0, 1, 7, 8, 31)  # other sequences in the batch
 
@@ -22,7 +22,21 @@ def in_company(batch: PagedBatch, features: Features, order: list[int]) -> tuple
     rows."""
     lens, starts = lens_of(batch.query_start_loc, batch.seq_lens), batch.query_start_loc.tolist()
     rows = torch.cat([torch.arange(starts[seq], starts[seq + 1]) for seq in order])
-    chosen, pick = [lens[seq] for seq in order], torch.tensor(order)
+    return *_part(batch, features, order, rows, [lens[seq] for seq in order]), rows
+
+
+def decode_step(batch: PagedBatch, features: Features) -> tuple[PagedBatch, Features]:
+    """The same sequences with the last token of each alone."""
+    lens, starts = lens_of(batch.query_start_loc, batch.seq_lens), batch.query_start_loc.tolist()
+    rows = torch.tensor([starts[seq + 1] - 1 for seq, (query_len, _) in enumerate(lens) if query_len], dtype=torch.long)
+    return _part(batch, features, list(range(len(lens))), rows, [(min(query_len, 1), n) for query_len, n in lens])
+
+
+def _part(
+    batch: PagedBatch, features: Features, order: list[int], rows: Tensor, chosen: Lens
+) -> tuple[PagedBatch, Features]:
+    """These sequences of a batch over the same pages, with these rows of its tokens and these lengths."""
+    pick = torch.tensor(order)
     new = {} if batch.key is None else {"key": batch.key[rows].clone(), "value": batch.value[rows].clone()}
     part = batch.replace(
         query=batch.query[rows].clone(), block_table=batch.block_table[pick].clone(),
@@ -31,7 +45,7 @@ def in_company(batch: PagedBatch, features: Features, order: list[int]) -> tuple
     )  # fmt: skip
     names = ("spans", "causal_per_sequence")
     own = {name: tensor[pick].clone() for name in names if (tensor := getattr(features, name)) is not None}
-    return part, replace(features, **own), rows
+    return part, replace(features, **own)
 
 
 def orders(lens: list[tuple[int, int]]) -> Iterator[tuple[str, list[int]]]:

@@ -191,6 +191,7 @@ def covering(
     drop: bool = False,
     cheap: Callable[[Values], bool] | None = None,
     tells: Callable[[Values], bool] | None = None,
+    behind: Iterable[Values] = (),
 ) -> Rows:
     """Rows of one value per axis that hold every value (strength 1), legal pair (2) or legal triple (3).
 
@@ -198,9 +199,12 @@ def covering(
     of: only values and pairs with a value of one of these axes need be held, and triples of three of them.
     cheap: a row for which it does not hold is made plainer, axis by axis, until it does.
     tells: a row for which it does not hold is taken only where what it begins with allows no other, and holds no more.
+    behind: rows that there are already; what they hold is not asked for again.
     plain: where several values of an axis add as much, the first one is taken if it is among them, else any.
     """
     array, rng, rows = _Array(axes, rules, strength, of), random.Random(seed), []
+    for row in behind:
+        array.hold({axis: values.index(row[axis]) for axis, values in axes.items() if row.get(axis, ()) in values})
     while (left := array.left()).size:
         start = array.at[left[rng.choice(range(left.size))]].tolist()
         thrifts = (number / TRIES if cheap or tells else 0.0 for number in range(TRIES))

@@ -1,8 +1,8 @@
 """Values that break attention kernels: each fill overwrites a batch's query, K and V in place.
 
 What a fill does not touch keeps the random values of `common.cases.batch`. The fills of INVISIBLE change only what no
-row sees, and `positive` does not change P; for these the statistical tier still applies. All other fills make
-structured values, for which only the worst-case tier applies.
+row sees, `positive` does not change P, and `rising` leaves all values random; for these the statistical tier still
+applies. All other fills make structured values, for which only the worst-case tier applies.
 """
 
 from __future__ import annotations
@@ -191,6 +191,20 @@ def positive(batch: PagedBatch, features: Features) -> None:
     fill_new_tokens([batch])
 
 
+def rising(batch: PagedBatch, features: Features) -> None:
+    """K of the first key of a sequence is a quarter of what was drawn, of the last all of it, and between them it grows
+    evenly: in each tile of a few dozen keys the maximum of the logits is nearly always greater than in those before.
+    Everything stays random."""
+    key = batch.by_token()[0]
+    growth = torch.ones(key.shape[:2], device=batch.device)
+    for seq, (_, seq_len) in enumerate(_lens(batch)):
+        growth[_slots(batch, seq, range(seq_len))] = torch.linspace(0.25, 1.0, seq_len, device=batch.device)
+    where = (growth < 1.0).nonzero(as_tuple=True)  # a page may be of several sequences
+    grown = key[where].float() * growth[where].view(-1, 1, *[1] * (key.dim() - 3))
+    key[where] = quantise(grown, key.dtype) if key.element_size() == 1 else grown.to(key.dtype)
+    fill_new_tokens([batch])
+
+
 def _seen(kind: int, poison: float) -> Fill:
     """One lane of K (0) or V (1) of the first new key of each sequence, in every head; without a window all its rows
     see that key."""
@@ -243,7 +257,7 @@ FILLS |= {
     "keys-past-fp16": _by_dtype(_scaled(1.0 / NARROW, NARROW, 1.0), _scaled(2.0**-16, 2.0**16, 1.0)),
     "logits-far-below": _logits(lambda key, seq_len: torch.full_like(key, -20_000.0)),
 }
-_RANDOM = frozenset([*INVISIBLE.values(), positive])
+_RANDOM = frozenset([*INVISIBLE.values(), positive, rising])
 
 
 def structured(fill: Fill | None) -> bool:

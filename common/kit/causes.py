@@ -270,15 +270,19 @@ def _numbers(batch: PagedBatch, features: Features) -> Named:
 _SCALES = {"key_scale": "scale of K", "value_scale": "scale of V", "query_scale": "scale of the query"}
 
 
-def _unrescaled(tile: int, *, rows: bool, sums: bool) -> Weigh:
-    """Online softmax over tiles whose accumulator (rows) or sum (sums) is not rescaled to the running maximum."""
+def _unrescaled(tile: int, *, rows: bool, sums: bool, own: bool = False) -> Weigh:
+    """Online softmax over tiles whose accumulator (rows) or sum (sums) is not rescaled to the running maximum. own: the
+    tiles of a row begin at the first key that it sees, not at the first of all."""
 
     def weigh(logits: Tensor, sink: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         right, denominator, peak = softmax(logits, sink)
-        keys = logits.shape[-1]
-        whole = torch.nn.functional.pad(logits, (0, -keys % tile), value=-math.inf).unflatten(-1, (-1, tile))
-        running = torch.maximum(whole.amax(-1).cummax(-1).values, sink[..., None])
-        kept = torch.exp(logits - running.repeat_interleave(tile, -1)[..., :keys]).nan_to_num(nan=0.0)
+        first = (logits > -math.inf).int().argmax(-1, keepdim=True) if own else 0
+        keys = torch.arange(logits.shape[-1], device=logits.device)
+        tiles = ((keys - first).clamp(min=0) // tile).expand_as(logits)
+        peaks = logits.new_full((*logits.shape[:-1], cdiv(logits.shape[-1], tile)), -math.inf)
+        peaks = peaks.scatter_reduce(-1, tiles, logits, "amax").cummax(-1).values
+        running = torch.maximum(peaks, sink[..., None]).gather(-1, tiles)
+        kept = torch.exp(logits - running).nan_to_num(nan=0.0)
         total = kept.sum(-1) + torch.exp(sink - torch.maximum(running[..., 0], sink)) if sums else denominator
         weights = kept if rows else right * denominator[..., None]
         return weights / total[..., None], total, peak
@@ -294,10 +298,14 @@ def _unnormalised(logits: Tensor, sink: Tensor) -> tuple[Tensor, Tensor, Tensor]
 def _softmaxes(batch: PagedBatch, features: Features) -> Named:
     yield "rows that are not divided by their sums", Mistake(batch, features, weigh=_unnormalised)
     kinds = {"an accumulator": (True, False), "a sum": (False, True), "accumulator and sum": (True, True)}
+    # tiles from key 0; where rows do not see it, also from the first key that some row sees, or that each row sees
+    hidden = features.sliding_window is not None or features.chunk is not None
+    starts = ((_sight(), False), (Sight, False), (Sight, True)) if hidden else ((Sight, False),)
     for tile in TILES:
         for kind, (rows, sums) in kinds.items():
             words = f"{kind} that a greater maximum does not rescale, in tiles of {tile} keys"
-            yield words, Mistake(batch, features, weigh=_unrescaled(tile, rows=rows, sums=sums))
+            for sight, own in starts:
+                yield words, Mistake(batch, features, sight, _unrescaled(tile, rows=rows, sums=sums, own=own))
 
 
 def _lse(batch: PagedBatch, features: Features) -> Named:
@@ -373,7 +381,7 @@ def explained(found: Found, only: str | None = None) -> list[str]:
     names = []
     for kind in kinds:
         for words, mistake in kind(found.batch, found.features):
-            if (only is None or words == only) and found.is_what(mistake, right):
+            if words not in names and (only is None or words == only) and found.is_what(mistake, right):
                 names.append(words)
     return names if len(names) <= MOST_NAMED else []
 

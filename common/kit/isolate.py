@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +26,8 @@ HERE = Path(__file__).resolve().parent
 LONGEST_REPLY = 2**20
 WRITTEN = "wrote into the channel to the kit"
 IDLE = 0.005  # processor time, as part of a limit, below which a child was idle in its second half
+LOOKS = 4  # at the threads of a process that may be idle
+FEW_TICKS_S = 0.04  # the system counts processor time in hundredths of a second
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,31 @@ def processor_s(pid: int) -> float | None:
         return None
 
 
-def _late(limit_s: float, used_s: float | None) -> str:
-    """Why there is no answer, as far as the processor time of the wait's second half shows."""
+def _runs(stat: Path) -> bool:
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] == "R"
+    except (OSError, IndexError):  # a thread that has just ended
+        return False
+
+
+def runnable(pid: int) -> bool:
+    """Whether a process has something to compute, though others may have the processors: at each of LOOKS moments one
+    of its threads does not wait."""
+    for look in range(LOOKS):
+        time.sleep(0.05 if look else 0.0)
+        if not any(map(_runs, Path(f"/proc/{pid}/task").glob("*/stat"))):
+            return False
+    return True
+
+
+def _late(limit_s: float, used_s: float | None, pid: int) -> str:
+    """Why there is no answer, as far as the processor time of the wait's second half shows, and what the process does
+    now."""
     words = f"no answer within {limit_s:.0f} s"
     if used_s is None:
         return words
-    return f"{words}: it {'stands still: a deadlock?' if used_s < IDLE * limit_s else 'was still computing'}"
+    idle = used_s < max(IDLE * limit_s, FEW_TICKS_S) and not runnable(pid)
+    return f"{words}: it {'stands still: a deadlock?' if idle else 'was still computing'}"
 
 
 def _named(lost: Lost, limit_s: float, flood: int) -> tuple[str, str]:
@@ -234,5 +256,5 @@ class Isolated:
         except Lost as lost:
             if lost.status == "timeout":
                 now = processor_s(self._child.pid)
-                lost.reason = _late(limit_s, None if None in (before, now) else now - before)
+                lost.reason = _late(limit_s, None if None in (before, now) else now - before, self._child.pid)
             raise

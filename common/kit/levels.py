@@ -21,9 +21,9 @@ import torch
 
 from common.cases import layouts
 from common.cases.ask import PLAIN
-from common.cases.by_axes import axes_case, drawn_case, num_axes, num_drawn, num_smoke
+from common.cases.by_axes import axes_case, drawn_case, num_axes, num_drawn, num_quick, num_smoke
 from common.cases.case import FIELDS, Case, decodes, named
-from common.cases.fills import FILLS, planted
+from common.cases.fills import FILLS, planted, rising
 from common.cases.named import CASES
 from common.cases.random_cases import num_pairs, random_case
 from common.cases.signed import OFTEN, SIGNED
@@ -70,13 +70,15 @@ CHOSEN: dict[str, Any] = json.loads((Path(__file__).parent / "first.json").read_
 
 
 def level(name: str, seed: int = 0) -> Iterator[str]:
-    """The expressions of a level. first: a few that reject most wrong kernels a second. smoke: named cases, and those
-    of the axes that hold every value and the pairs of masks. full: every case that is not one to refuse, in all three
-    dtypes, and the random cases and those of the axes that hold every pair of values of two axes. The last two: those
-    of the values that `seed` draws."""
+    """The expressions of a level. first: those of the axes that hold every value that has a short case, and a few that
+    reject most wrong kernels a second. smoke: these, named cases, and those of the axes that hold every value and the
+    pairs of masks. full: every case that is not one to refuse, in all three dtypes, and the random cases and those of
+    the axes that hold every pair of values of two axes. The last two: those of the values that `seed` draws."""
     if name == "first":
+        yield from quick()
         yield from CHOSEN["cases"]
         return
+    yield from (case for case in CHOSEN["cases"] if case not in BY_NAME)
     if name == "smoke":
         yield from SMOKE
         yield from (f"axes-{number}" for number in range(num_smoke()))
@@ -85,6 +87,11 @@ def level(name: str, seed: int = 0) -> Iterator[str]:
         yield from (f"random-{seed}" for seed in range(num_pairs()))
         yield from (f"axes-{number}" for number in range(num_axes()))
     yield from (f"drawn-{seed}-{number}" for number in range(num_drawn(seed, name)))
+
+
+def quick() -> list[str]:
+    """Those that hold every value that has a short case."""
+    return [f"axes-{number}" for number in range(num_quick())]
 
 
 def _dtypes(case: Case) -> tuple[torch.dtype, ...]:
@@ -165,7 +172,7 @@ _DRAWN = re.compile(r"([0-9]{1,18})-([0-9]{1,6})")
 _FIXED = {"name", "numbers", "layout", "large", "refused"}
 _FIELDS = [name for name in FIELDS if name not in _FIXED]
 _PLAIN = named("plain")
-_FILLS = FILLS | {"planted": planted}
+_FILLS = FILLS | {"planted": planted, "rising": rising}
 
 
 def frozen(case: Case) -> dict[str, str]:
@@ -200,8 +207,8 @@ def _base(name: str) -> Case:
     whole = number.isascii() and number.isdecimal() and len(number) < 19
     if kind == "random" and whole:
         return random_case(int(number))
-    # the smoke cases first, for to count them all takes a while
-    if kind == "axes" and whole and (int(number) < num_smoke() or int(number) < num_axes()):
+    # the fewest first, for to count them all takes a while
+    if kind == "axes" and whole and any(int(number) < count() for count in (num_quick, num_smoke, num_axes)):
         return axes_case(int(number))
     if kind == "drawn" and (found := _DRAWN.fullmatch(number)):
         seed, number = map(int, found.groups())

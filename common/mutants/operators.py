@@ -342,6 +342,12 @@ def made(count: int, seed: int = 0, limited: float = 1 / 3) -> list[Made]:
     return found[:count]
 
 
+def exactly(source: str) -> str:
+    """A source that computes in float64 what the given one does in float32: with P in float64 too, another order of the
+    sums then changes them by 10^-15, and any other change shows."""
+    return source.replace(".float()", ".double()").replace("torch.float32", "torch.float64")
+
+
 def load(source: str) -> types.ModuleType:
     """The module of a changed emulation; its `emulate` is the kernel. Raises what running the source raises."""
     import sys

@@ -112,9 +112,9 @@ with one place changed ([operators.py](../../../common/mutants/operators.py)), o
 at all and are not counted. A level counts behind those before it.
 
 *Equivalent* are those that gave the bits of the right kernel in every call, and, where they are wrong in a part of the
-batches alone, would be right there without that limit. Others that live may be right too, as those that cut the keys
-into other segments (`_segments`), or add 0.1% to what is rounded to fp8: they count as wrong, so the shares are at
-least these.
+batches alone, would be right there without that limit; and those that give the right numbers where nothing is rounded,
+in float64, as those that cut the keys into other segments. Others that live may be right too, as those that add 0.1% to
+what is rounded to fp8: they count as wrong, so the shares are at least these.
 
 """
 

@@ -9,7 +9,8 @@ than three reject, and those that reject most in so many seconds of an interpret
 FOLDER/deaths.jsonl, where a later call goes on: {"case", "killed": {number: why}, "differs": [numbers]}; the table, and
 FOLDER/mutants.jsonl with a line a kernel, are made of it. A kernel that
 lives and gave the bits of the right one in every call is taken for equivalent; one that is wrong in a part of the
-batches alone, only where it is also right without that limit. Exit codes: 0; 2 where FOLDER is of another run.
+batches alone, only where it is also right without that limit. So is one that gives the right numbers where it computes
+in float64, whose sums have another order. Exit codes: 0; 2 where FOLDER is of another run.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ DEATHS, CHOSEN, MUTANTS = "deaths.jsonl", "first.json", "mutants.jsonl"
 SILENCE_S = 300.0  # without a line: a kernel that hangs where no signal reaches it
 WHOLE = "without limit: "  # before the name of a case that limited kernels are asked without their limit
 WHOLES = 40  # cases that are asked without limits: they tell which are wrong there at all
+EXACT = "in float64: "  # before the name of a case that is asked without limits and without rounding
+EXACTS = 150  # such cases: they tell which sum in another order alone
 PLAIN = "sequence-1"  # a kernel that raises here is no kernel: it is not counted
 
 
@@ -55,6 +58,7 @@ class Lives:
         self.never: set[int] = set()  # kernels that do not run at all
         self.differ: set[int] = set()
         self.apart: set[int] = set()  # wrong without their limit
+        self.inexact: set[int] = set()  # not the right one where nothing is rounded
         self.done: set[str] = set()
         head = {"count": count, "seed": seed, "axes": of_axes, "draw": draw, "enough": enough}
         self._kept = Findings(path, head)
@@ -71,9 +75,10 @@ class Lives:
     def _learn(self, found: dict[str, Any]) -> None:
         case = found["case"]
         self.done.add(case)
-        if case.startswith(WHOLE):
-            self.apart |= set(map(int, found["killed"]))
-            return
+        for word, numbers in ((WHOLE, self.apart), (EXACT, self.inexact)):
+            if case.startswith(word):
+                numbers |= set(map(int, found["killed"]))
+                return
         self.differ |= set(found["differs"])
         for number, why in found["killed"].items():
             self.kills.setdefault(int(number), set()).add(case)
@@ -86,7 +91,7 @@ class Lives:
 
     def by_case(self) -> dict[str, set[int]]:
         """The running kernels that each case rejects."""
-        found = {case: set() for case in self.done if not case.startswith(WHOLE)}
+        found = {case: set() for case in self.done if not case.startswith((WHOLE, EXACT))}
         for number in self.kills.keys() - self.never:
             for case in self.kills[number]:
                 found[case].add(number)
@@ -100,6 +105,11 @@ class Lives:
     def same(self) -> list[int]:
         """Kernels that gave the right bits in all cases, and are not known to be wrong where their limit is."""
         return [number for number in self.alive() if number not in self.differ | self.apart]
+
+    @property
+    def reordered(self) -> list[int]:
+        """Kernels that gave other bits, and are not known to be wrong where nothing is rounded."""
+        return [number for number in self.alive() if number in self.differ - self.apart - self.inexact]
 
 
 def _asked(child: Child, request: dict[str, Any], found: dict[str, Any]) -> None:
@@ -130,8 +140,9 @@ def _lane(lives: Lives, numbers: Callable[[], list[int]]) -> Any:
                 todo, found = numbers(), {"killed": {}, "differs": []}
                 while todo:
                     child = child or Child(children.command(children.MUTATION), environment("check"))
-                    expression, whole = name.removeprefix(WHOLE), name.startswith(WHOLE)
-                    request = {"case": expression, "alive": todo, "whole": whole}
+                    expression = name.removeprefix(WHOLE).removeprefix(EXACT)
+                    request = {"case": expression, "alive": todo}
+                    request |= {"whole": name.startswith(WHOLE), "exact": name.startswith(EXACT)}
                     request |= {"count": lives.count, "seed": lives.seed, "families": lives.of_axes}
                     try:
                         _asked(child, request, found)
@@ -189,14 +200,16 @@ def found(lives: Lives, cases: dict[str, list[str]]) -> tuple[dict[str, Any], li
     """The run and its kernels as lines for `table`, without kernels that do not run."""
     import torch
 
-    kernels, same, lines = kernels_of(lives.count, lives.of_axes, lives.seed), set(lives.same), []
+    kernels, lines = kernels_of(lives.count, lives.of_axes, lives.seed), []
+    exact = any(case.startswith(EXACT) for case in lives.done)
+    same, reordered = set(lives.same), set(lives.reordered if exact else ())
     for number in (number for number in range(lives.total) if number not in lives.never):
         kernel = kernels[number]
         line = {"operator": kernel.operator, "change": f"{kernel.name.rpartition(' ')[2]} {kernel.text}"}
         fate = table.died(lives.kills.get(number, set()), cases)
         if not fate:
             limited = table.AT_LIMIT if number in lives.apart else table.DIFFERS
-            fate = {"lives": table.SAME if number in same else limited}
+            fate = {"lives": table.SAME if number in same else table.ORDER if number in reordered else limited}
         lines.append(line | fate)
     words = f"--out FOLDER --count {lives.count} --axes {lives.of_axes} --seed {lives.seed}"
     asked = {level: [len(lives.done & set(names)), len(names)] for level, names in cases.items()}
@@ -219,6 +232,8 @@ def score(lives: Lives, asked: argparse.Namespace) -> None:
     for level in names:
         run(lives, cases[level], asked.jobs)
     run(lives, wholes, asked.jobs, within)
+    exact = [f"{EXACT}{name}" for name in in_turn("smoke", lives.draw)[:EXACTS]]
+    run(lives, exact, asked.jobs, lambda: lives.reordered)
     head, lines = found(lives, cases)
     table.write(asked.out / MUTANTS, head, lines)
     print("\n".join([*table.table(lines, head["cases"]), "", *table.survivors(lines, names)]))

@@ -1,8 +1,8 @@
 """What a mutation run found: a line a wrong kernel, the table of levels, and who lives.
 
-A line has `operator`, `change`, `level` and `case` of its death, else `lives`: "same bits" (taken for equivalent),
-"differs" or "wrong at its limit". The first line is the run: `command`, `torch`, `day`, `drawn`, and `cases` by level:
-[asked, of how many].
+A line has `operator`, `change`, `level` and `case` of its death, else `lives`: "same bits" or "same sums in another
+order", which are taken for equivalent, "differs" or "wrong at its limit". The first line is the run: `command`,
+`torch`, `day`, `drawn`, and `cases` by level: [asked, of how many].
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
-SAME, DIFFERS, AT_LIMIT = "same bits", "differs", "wrong at its limit"
+SAME, ORDER, DIFFERS, AT_LIMIT = "same bits", "same sums in another order", "differs", "wrong at its limit"
+EQUIVALENT = (SAME, ORDER)
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Line]]:
@@ -41,7 +42,7 @@ def table(kernels: Sequence[Line], cases: Mapping[str, Sequence[int]]) -> list[s
     for line in kernels:
         of = counts.setdefault(line["operator"], Counter())
         of["made"] += 1
-        of["equivalent"] += line.get("lives") == SAME
+        of["equivalent"] += line.get("lives") in EQUIVALENT
         of.update([line["level"]] if "level" in line else [])
     rows = sorted(counts.items())
     for word, by_axis in (("all by operators", False), ("all by axes", True)):
@@ -63,7 +64,7 @@ def survivors(kernels: Sequence[Line], levels: Sequence[str]) -> list[str]:
     """Of those that are not equivalent: what no case of these levels rejects, and what it dies of later."""
     lines = ["| dies of | wrong by | what is wrong, and where |", "|---|---|---|"]
     for line in kernels:
-        if line.get("level") not in levels and line.get("lives") != SAME:
+        if line.get("level") not in levels and line.get("lives") not in EQUIVALENT:
             case = f"`{line['case']}`" if "case" in line else line["lives"]
             change = line["change"].replace("|", "\\|")
             lines.append(f"| {case} | {line['operator']} | `{change}` |")

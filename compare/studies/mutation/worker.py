@@ -1,6 +1,7 @@
 """The child of the mutation score: one case at a time, and which of the wrong kernels that still live it rejects.
 
-A line each way: {"case": expression, "alive": [numbers], "count", "families", "seed", "whole": without their limits};
+A line each way: {"case": expression, "alive": [numbers], "count", "families", "seed", "whole": without their limits,
+"exact": rejected is who is not the right one in float64 without limit};
 one {"at": number} before each kernel, so that one that never returns is known, {"killed": number, "why"} for each that
 is rejected, {"differs": number} for each that is not, though it gives other bits than the right one, {"done": case}.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -23,7 +25,7 @@ from common.kit.levels import is_made, read
 from common.mutants import emulation
 from common.mutants.emulation import Schedule
 from common.mutants.families import families, meets, places
-from common.mutants.operators import Made, load, made
+from common.mutants.operators import SOURCE, Made, exactly, load, made
 
 SUPPORTS = frozenset({
     "alibi", "alibi_sqrt", "batch_invariant", "causal", "causal_per_sequence", "chunked_local", "cross", "fp8_kv",
@@ -67,6 +69,34 @@ def asked(expression: str, seed: int = 0) -> Asked | None:
     return None if case.asked - SUPPORTS or case.large else Asked.of(case, seed)
 
 
+@cache
+def _right() -> Any:
+    return load(exactly(SOURCE.read_text(encoding="utf-8")))
+
+
+def in_float64(case: Asked, module: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output and the LSE of a module of `exactly` in the first call."""
+    rows, heads = case.batch.query.shape[:2]
+    out = torch.full((rows, heads, case.batch.shape.value_lanes), torch.nan, dtype=torch.float64)
+    lse = torch.full((rows, heads), torch.nan, dtype=torch.float64)
+    schedule = module.Schedule(TILE, SEGMENTS, probabilities=torch.float64)
+    torch.set_default_dtype(torch.float64)
+    try:
+        module.emulate(case.batch, case.features, out, schedule, lse=lse)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return out, lse
+
+
+def apart(case: Asked, kernel: Made) -> tuple[bool, str]:
+    """False, and in which output a kernel without its limit is not the right one where nothing is rounded; empty for
+    none."""
+    found, right = in_float64(case, load(exactly(kernel.whole or kernel.source))), in_float64(case, _right())
+    three = zip(("out", "lse"), found, right, strict=True)
+    names = [name for name, a, b in three if not torch.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)]
+    return False, f"other {' and '.join(names)} in float64" if names else ""
+
+
 def judged(case: Asked, module: Any, later: bool) -> tuple[bool, str]:
     """Whether a kernel gives other bits than the emulation, and what the kit says against it. One without a memory that
     gives the same in the first call is right here, and most of those that live do: it is not called again. later: its
@@ -76,11 +106,11 @@ def judged(case: Asked, module: Any, later: bool) -> tuple[bool, str]:
     return differs, case.why_not(launch) if differs or later or hasattr(module, "_MEMORY") else ""
 
 
-def guarded(case: Asked, module: Any, later: bool) -> tuple[bool, str]:
-    """The result of `judged`, or the error that the kernel raised."""
+def guarded(judge: Callable[..., tuple[bool, str]], *arguments: Any) -> tuple[bool, str]:
+    """What `judge` returns, or the error that the kernel raised."""
     try:
         signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
-        return judged(case, module, later)
+        return judge(*arguments)
     except Exception as error:
         return True, f"raised {type(error).__name__}: {' '.join(str(error).split())[:150]}"
     finally:
@@ -106,7 +136,8 @@ def serve(request: dict[str, Any]) -> None:
     case = asked(request["case"])
     kernels = kernels_of(request["count"], request["families"], request["seed"])
     alive = {number: kernels[number] for number in request["alive"]} if case else {}
-    limited = {number: kernel for number, kernel in alive.items() if kernel.limit and not request["whole"]}
+    exact, unlimited = request.get("exact", False), request["whole"] or request.get("exact", False)
+    limited = {number: kernel for number, kernel in alive.items() if kernel.limit and not unlimited}
     first, later = reached(case, limited) if limited else (set(), set())
     for number, kernel in alive.items():
         if number in limited and number not in first | later:
@@ -117,7 +148,10 @@ def serve(request: dict[str, Any]) -> None:
         except Exception as error:
             say(killed=number, why=f"raised {type(error).__name__} when it was loaded")
             continue
-        differs, why = guarded(case, module, number in later - first)
+        if exact:
+            differs, why = guarded(apart, case, kernel)
+        else:
+            differs, why = guarded(judged, case, module, number in later - first)
         if why:
             say(killed=number, why=why[:300])
         elif differs:

@@ -124,6 +124,19 @@ def test_an_accumulator_without_its_rescale_is_named_with_its_tile(tile):
     assert names == [f"an accumulator that a greater maximum does not rescale, in tiles of {tile} keys"]
 
 
+@pytest.mark.parametrize("tile", [16, 32])
+@pytest.mark.parametrize("limit", ["sliding_window=75", "chunk=50@chunk_lookback=1"])
+def test_an_accumulator_without_its_rescale_is_named_under_a_window_and_a_chunk_too(tile, limit):
+    names = explained(wrong(f"{LOUD}@{limit}", NotRescaled(), tile))
+    assert names == [f"an accumulator that a greater maximum does not rescale, in tiles of {tile} keys"]
+
+
+def test_tiles_that_begin_at_the_first_key_of_a_window_are_known():
+    """The kernel walks 40 keys of its own in tiles of 16, wherever they begin."""
+    names = explained(wrong("window-page@lens=1/90.1/75@loud=4.0@sliding_window=40", FromTheWindow(), 16))
+    assert names == ["an accumulator that a greater maximum does not rescale, in tiles of 16 keys"]
+
+
 class NotRescaled(Edits):
     """Undoes what the step multiplies the accumulator by: acc of before / fade."""
 
@@ -143,6 +156,13 @@ class NotRescaled(Edits):
             acc = acc + (1.0 - fade)[..., None] * old
         self.before = (acc, self.m)
         return acc
+
+
+class FromTheWindow(NotRescaled):
+    """Tiles from the first key that the sequence's first row sees."""
+
+    def segment(self, at, keys):
+        return range(max(0, at.context_len - at.features.sliding_window + 1), at.seq_len)
 
 
 OTHERS = {  # right ones, and mistakes that none of the names is

@@ -23,8 +23,8 @@ WHERE = {
     "sequences_end_at_256": lambda case: len(case.lens) > 256,
     "heads_end_at_64": lambda case: case.heads[0] > 64 and case.heads[1] > 1,
     "ratio_10_is_8": lambda case: case.heads[0] // case.heads[1] in (9, 10, 11) and case.heads[1] > 1,
-    "keys_kept_by_address": lambda case: case.change == "key",
-    "table_kept_by_address": lambda case: case.change == "table",
+    "keys_kept_by_address": lambda case: case.change == "key" and not case.brief,
+    "table_kept_by_address": lambda case: case.change == "table" and not case.brief,
     "cap_before_the_query_scale": lambda case: case.fp8_query and capped(case),
 }
 

@@ -82,11 +82,11 @@ def test_a_call_that_is_late_is_told_by_what_it_did(name, words):
     child = Isolated(Limits(call_s=60.0, memory=2**32), threads=1)
     kit = Kit(f"kit_faults:{name}", 7, child, pace=Pace())
     assert kit.declared.supports
-    kit.pace = Pace(fixed=1.0)
+    kit.pace = Pace(fixed=2.0)
     found = kit.run("batch-1")
     kit.close()
     assert (found.status, found.judged, found.failed) == ("timeout", False, False)
-    assert found.reason.startswith("call 1: no answer within 1 s") and words in found.reason
+    assert found.reason.startswith("call 1: no answer within 2 s") and words in found.reason
     assert found.repro == "diptych-check kit_faults:busy --case batch-1 --seed 7".replace("busy", name)
     assert child.started == 1  # a verdict that is none is not asked for twice
 

@@ -11,6 +11,7 @@ def test_the_case_with_most_new_kills_a_second_comes_next():
     assert first.chosen(kills, cost, 20.0) == [("quick", 3), ("other", 2), ("slow", 1)]
     assert first.chosen(kills, cost, 3.0) == [("quick", 3), ("other", 2)]
     assert first.chosen({"none": set()}, {"none": 1.0}, 5.0) == []
+    assert first.chosen(kills, cost, 20.0, ["other"]) == [("other", 2), ("quick", 3), ("slow", 1)]
 
 
 def test_where_nothing_is_new_what_was_rejected_once_comes_before_what_was_twice():
@@ -20,7 +21,8 @@ def test_where_nothing_is_new_what_was_rejected_once_comes_before_what_was_twice
 
 def test_candidates_are_cheap_cases_of_smoke():
     cases = [levels.read(name) for name in first.candidates()]
-    assert len(cases) > 50 and all(first.seconds(case) <= first.MOST_S and not case.large for case in cases)
+    assert len(cases) > 50 and all(first.seconds(case) <= first.FAR_S and not case.large for case in cases)
+    assert first.candidates()[: len(levels.quick())] == levels.quick()
 
 
 @pytest.mark.parametrize("name", ["axes-3", "drawn-0-1"])
@@ -40,4 +42,5 @@ def test_the_level_holds_what_was_chosen():
     assert len(chosen["cases"]) >= 20 and chosen["chosen_by"].startswith("python -m compare study mutation ")
     assert chosen["rejected"] >= 0.95 * chosen["of_wrong_kernels_that_one_of_them_rejects"]
     assert chosen["seconds_of_a_naive_interpreted_kernel"] <= 400
-    assert list(levels.level("first")) == list(chosen["cases"])
+    assert list(levels.level("first")) == [*levels.quick(), *chosen["cases"]]
+    assert {*levels.level("first")} <= {*levels.level("smoke"), *levels.BY_NAME}

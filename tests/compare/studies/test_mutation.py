@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from common.kit import levels
+from common.mutants import operators
 from common.process import Lost
 from compare.studies.mutation import score, table, worker
 from compare.studies.mutation.score import PLAIN, Lives
@@ -74,6 +75,17 @@ def test_a_limited_one_that_is_wrong_without_its_limit_is_not_equivalent(tmp_pat
     assert found.apart == {7} and 7 not in found.same and 7 in found.alive() and 8 in found.same
 
 
+def test_one_that_sums_in_another_order_alone_is_equivalent(tmp_path):
+    found = lives(tmp_path)
+    found.keep({"case": PLAIN, "killed": {"1": "call 1"}, "differs": [2, 9]})
+    found.keep({"case": score.EXACT + PLAIN, "killed": {"9": "other out in float64"}, "differs": []})
+    _, lines = score.found(found, {"smoke": [PLAIN]})
+    assert found.reordered == [2]
+    assert [line["lives"] for line in lines if "lives" in line and line["lives"] != table.SAME] == [
+        table.ORDER, table.DIFFERS,
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("level", ["first", "smoke", pytest.param("full", marks=pytest.mark.slow)])
 def test_every_level_begins_with_the_plain_case_and_asks_each_once(level):
     names = score.in_turn(level)
@@ -93,6 +105,25 @@ def test_a_worker_that_ends_before_the_first_kernel_is_told_with_its_case(tmp_pa
     monkeypatch.setattr(score.children, "command", lambda child: command)
     with pytest.raises(Lost, match=f"{PLAIN}: .*exited with 1: ValueError: no such batch"):
         score.run(lives(tmp_path), [PLAIN], 1)
+
+
+SEGMENTS = "max(1, -(-tiles // at.schedule.segments))"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wrong"),
+    [
+        (SEGMENTS, "1", False),  # another cut of the keys
+        ("state.l * fade + p.sum(-1)", "state.l * fade + p.half().float().sum(-1)", True),
+        ("rows / at.features.out_scale", "1.0001 * rows / at.features.out_scale", True),
+    ],
+)
+def test_in_float64_all_but_another_order_of_sums_shows(before, after, wrong):
+    source = operators.SOURCE.read_text(encoding="utf-8")
+    assert before in source
+    kernel = operators.Made("planted", "planted", 0, "", source.replace(before, after))
+    case = worker.asked("window-page@out_dtype=float8_e4m3fn@lens=1/300.3/200@sliding_window=200")
+    assert bool(worker.apart(case, kernel)[1]) is wrong
 
 
 def test_a_worker_has_its_memory_beyond_what_its_imports_took(monkeypatch):
