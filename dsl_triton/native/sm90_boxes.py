@@ -26,9 +26,28 @@ def tile_lanes(head_size):
 
 
 @gluon.constexpr_function
-def even_lanes(head_size):
-    """The largest power of two of which a head's lanes, in sixteens, are a multiple."""
-    lanes = (head_size + 15) // 16 * 16
+def out_lanes(head_size):
+    """Lanes of an output that leave at once, through a buffer of its own."""
+    return min(tile_lanes(head_size), OUT_LANES)
+
+
+@gluon.constexpr_function
+def panel_lanes(dtype, head_size):
+    """Lanes of a panel of numbers of `dtype`: 128 bytes of them, or a narrower head's."""
+    return min(1024 // dtype.primitive_bitwidth, tile_lanes(head_size))
+
+
+@gluon.constexpr_function
+def summed_lanes(dtype, head_size):
+    """Lanes over which scores are summed: steps of a tensor core have 32 bytes."""
+    step = 256 // dtype.primitive_bitwidth
+    return (head_size + step - 1) // step * step
+
+
+@gluon.constexpr_function
+def even_lanes(dtype, head_size):
+    """The largest power of two of which `summed_lanes` are a multiple."""
+    lanes = summed_lanes(dtype, head_size)
     return lanes & -lanes
 
 
@@ -45,6 +64,13 @@ def rest_lanes(head_size):
 def sum_lanes(head_size):
     """Lanes of the first product that sums values: those of a tile, or half of them."""
     return tile_lanes(head_size) // (2 if rest_lanes(head_size) else 1)
+
+
+@gluon.constexpr_function
+def scales_rows(dtype, narrow):
+    """Whether queries are multiplied in fp16 with a factor a row: bf16 over a cache of 8 bits, whose numbers fp16 holds
+    and to which they convert two an instruction."""
+    return narrow and dtype.name == "bf16"
 
 
 @gluon.constexpr_function

@@ -14,18 +14,23 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from dsl_triton.native.gluon_names import barrier, reinterpret
-from dsl_triton.native.sm90_boxes import even_lanes, rest_lanes, sum_lanes
+from dsl_triton.native.sm90_boxes import even_lanes, rest_lanes, scales_rows, sum_lanes
 from dsl_triton.native.sm90_load import FIELDS, field
-from dsl_triton.native.sm90_store import half_rows, keep_rows, store, store_sums, store_wide
+from dsl_triton.native.sm90_store import half_rows, keep_rows, store, store_beside, store_sums
 
 LOG2E = gl.constexpr(1.4426950408889634)
 LN2 = gl.constexpr(0.6931471805599453)
 TURNS = gl.constexpr(("14", "15"))  # the hardware's barriers of the two halves; Triton itself takes the first few
 
 
+HEADROOM = gl.constexpr(15)  # over 8 bits P is in fp16, whose smallest number is 2^-24, times 2 to the power of it
+SLACK = gl.constexpr(2.0**-22)  # by so much may a product lie under its rounded maximum
+
+
 @gluon.constexpr_function
-def products(columns):
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+def products(columns, dtype=gl.float16):
+    """The layout of products of operands of this dtype."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth])
 
 
 @gluon.jit
@@ -45,8 +50,8 @@ def hand_on(HALF: gl.constexpr):
 @gluon.jit
 def _scores(q, keys, stage, TILE: gl.constexpr, D: gl.constexpr):
     """Products of queries and keys over the lanes of a head; a tile's lanes behind them are left out."""
-    LANES: gl.constexpr = even_lanes(D)
-    s = gl.zeros([64, TILE], gl.float32, products(TILE))
+    LANES: gl.constexpr = even_lanes(keys.dtype, D)
+    s = gl.zeros([64, TILE], gl.float32, products(TILE, keys.dtype))
     for lane in gl.static_range(0, D, LANES):
         k = keys.index(stage).slice(lane, LANES, 1).permute((1, 0))
         s = hopper.warpgroup_mma(q.slice(lane, LANES, 1), k, s, use_acc=lane > 0, is_async=True)
@@ -109,34 +114,43 @@ def _over_lanes(weight, x):
 
 @gluon.jit
 def softmax(
-    s, m, l, base2, f, row, first_key, TILE: gl.constexpr, MASKED: gl.constexpr, FEATURES: gl.constexpr
+    s, m, l, base2, f, row, first_key,
+    TILE: gl.constexpr, MASKED: gl.constexpr, NARROW: gl.constexpr, FEATURES: gl.constexpr,
 ):  # fmt: skip
     """p [64, TILE] and the new m, l, and what the sums so far are worth; as primitives.softmax_step.
 
     row: the last key that each row sees, the first one, its position and its slope, as far as FEATURES ask for them.
+    NARROW: base2 is a number a row, and p, l and the sums are 2^HEADROOM times as large: m is as much smaller.
     """
     last_key, lowest_key, query_pos, slope = row
+    scale = base2
+    if NARROW:
+        scale = gl.expand_dims(base2, 1)
     if MASKED or FEATURES.alibi:
         column = gl.expand_dims(gl.arange(0, TILE, gl.SliceLayout(0, s.type.layout)), 0)
     if FEATURES.softcap:
-        s = f[1] * LOG2E * (1.0 - 2.0 / (gl.exp2(s * (base2 * 2.0 / f[1])) + 1.0))
+        s = f[1] * LOG2E * (1.0 - 2.0 / (gl.exp2(s * (scale * 2.0 / f[1])) + 1.0))
     if FEATURES.alibi:
         if not FEATURES.softcap:
-            s = s * base2
+            s = s * scale
         distance = column + gl.expand_dims(first_key - query_pos, 1)
         s = s + gl.expand_dims(slope, 1) * distance.to(gl.float32)
     if FEATURES.softcap or FEATURES.alibi:
         base2 = 1.0
+        scale = 1.0
     if MASKED:  # one subtraction a row, not an addition a score: 628 instructions a tile for 907
         seen = column <= gl.expand_dims(last_key - first_key, 1)
         if FEATURES.window:
             seen = seen & (column >= gl.expand_dims(lowest_key - first_key, 1))
         s = gl.where(seen, s, float("-inf"))
-    m_new = gl.maximum(m, gl.max(s, 1) * base2)
+    top = gl.max(s, 1) * base2
+    if NARROW:  # a little more than the product may be rounded to: p beyond fp16 would be Inf
+        top = gl.maximum(top * (1.0 + SLACK), top * (1.0 - SLACK)) - HEADROOM
+    m_new = gl.maximum(m, top)
     shift = m_new
     if MASKED:
         shift = gl.where(m_new == float("-inf"), 0.0, m_new)
-    p = gl.exp2(s * base2 - gl.expand_dims(shift, 1))
+    p = gl.exp2(s * scale - gl.expand_dims(shift, 1))
     alpha = gl.exp2(m - shift)
     return p, m_new, l * alpha + gl.sum(p, 1), alpha
 
@@ -144,21 +158,23 @@ def softmax(
 @gluon.jit
 def _step(
     HALF: gl.constexpr, at, j, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty, base2, f, row, keep,
-    D: gl.constexpr, TILE: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr, FEATURES: gl.constexpr,
+    D: gl.constexpr, TILE: gl.constexpr, MASKED: gl.constexpr, NARROW: gl.constexpr, FEATURES: gl.constexpr,
 ):  # fmt: skip
     """Scores of tile j, the at-th of this program, while p sums the values of the tile before; then its softmax."""
     FIRST: gl.constexpr = products(sum_lanes(D))
-    stage, before = at % STAGES, (at - 1) % STAGES
-    mbarrier.wait(k_full.index(stage), at // STAGES & 1)
+    K_STAGES: gl.constexpr = keys.shape[0]
+    V_STAGES: gl.constexpr = values.shape[0]
+    stage, before = at % K_STAGES, (at - 1) % V_STAGES
+    mbarrier.wait(k_full.index(stage), at // K_STAGES & 1)
     take_turn(HALF)
     s = _scores(q, keys, stage, TILE, D)
-    mbarrier.wait(v_full.index(before), (at - 1) // STAGES & 1)
+    mbarrier.wait(v_full.index(before), (at - 1) // V_STAGES & 1)
     o = _add_values(p, values, before, o, D)
     hand_on(1 - HALF)
     s = hopper.warpgroup_mma_wait(len(o), deps=[s])
     mbarrier.arrive(k_empty.index(stage), count=1)
-    x, m, l, alpha = softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, FEATURES)
-    x = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, FIRST, 2))
+    x, m, l, alpha = softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, NARROW, FEATURES)
+    x = gl.convert_layout(x.to(values.dtype), gl.DotOperandLayout(0, FIRST, 2))
     # ptxas moves the wait ahead of the softmax, which then runs under nothing: 2.3 us a tile for 1.6. Not past a store.
     keep.store(l)
     o, held = _added(o, (p, x))
@@ -193,7 +209,7 @@ def clear(HALF: gl.constexpr, values, stage, first_key, low, high, v_clear, clea
 @gluon.jit
 def limits(
     position, seq_len, token, head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
-    LAYOUT: gl.constexpr, TILE: gl.constexpr, TOKENS: gl.constexpr, FEATURES: gl.constexpr,
+    LAYOUT: gl.constexpr, TILE: gl.constexpr, TOKENS: gl.constexpr, NARROW: gl.constexpr, FEATURES: gl.constexpr,
 ):  # fmt: skip
     """What each row sees and how it begins, as masks.py and primitives.softmax_init say: `row` as softmax takes it,
     m and l, and how many tiles from the last on need a mask, then how many none."""
@@ -223,7 +239,11 @@ def limits(
     if FEATURES.sinks:
         sink = gl.load(sinks_ptr + head, mask=live & (part <= 0), other=float("-inf"))
         m = sink.to(gl.float32) * LOG2E
-        l = gl.where(m > float("-inf"), 1.0, l)
+        one = 1.0
+        if NARROW:
+            m -= HEADROOM
+            one = float(1 << HEADROOM)
+        l = gl.where(m > float("-inf"), one, l)
     return (last_key, lowest_key, query_pos, slope), m, l, masked, unmasked
 
 
@@ -236,24 +256,24 @@ def _give_back(q_empty, buffer):
 
 
 @gluon.jit
-def _stand_by(
-    HALF: gl.constexpr, tiles, at, start, stop, low, seq_len, cleared, TILE: gl.constexpr, STAGES: gl.constexpr
-):
+def _stand_by(HALF: gl.constexpr, tiles, at, start, stop, low, seq_len, cleared, TILE: gl.constexpr):
     """The second half in an item that fills the first alone: its turns and barriers, and no product. Returns how many
     tiles it has seen and cleared by then.
 
     No product holds its four warps together; the barrier that Triton puts before an arrival does (3.6 to 3.9).
     """
-    _, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
+    keys, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
+    K_STAGES: gl.constexpr = keys.shape[0]
+    V_STAGES: gl.constexpr = values.shape[0]
     for i in range(0, stop - start):
         j = stop - 1 - i
-        stage, phase = at % STAGES, at // STAGES & 1
-        mbarrier.wait(k_full.index(stage), phase)
+        mbarrier.wait(k_full.index(at % K_STAGES), at // K_STAGES & 1)
         if i > 0:
             take_turn(HALF)
             hand_on(1 - HALF)
-        mbarrier.arrive(k_empty.index(stage), count=1)
-        mbarrier.wait(v_full.index(stage), phase)
+        mbarrier.arrive(k_empty.index(at % K_STAGES), count=1)
+        stage = at % V_STAGES
+        mbarrier.wait(v_full.index(stage), at // V_STAGES & 1)
         if (j * TILE + TILE > seq_len) | (j * TILE < low):
             clear(HALF, values, stage, j * TILE, low, seq_len, v_clear, cleared, TILE)
             cleared += 1
@@ -286,14 +306,21 @@ def next_item(items, n, SLOTS: gl.constexpr):
 def compute(
     HALF: gl.constexpr, rows, tiles, items, where, worth,
     D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr,
-    STAGES: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr, SPLIT: gl.constexpr,
-    FEATURES: gl.constexpr, LSE: gl.constexpr,
+    SLOTS: gl.constexpr, BUFFERS: gl.constexpr, OWN_OUT: gl.constexpr, SPLIT: gl.constexpr,
+    NARROW: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
-    """Four warps: half HALF of the rows of every item. Both halves take the same turns, or one would be missing."""
-    S: gl.constexpr = gl.SliceLayout(1, products(TILE))
-    q_boxes, q_full, q_empty = rows
+    """Four warps: half HALF of the rows of every item. Both halves take the same turns, or one would be missing.
+
+    OWN_OUT: outputs leave through buffers of their own. NARROW: over a cache of 8 bits.
+    """
+    q_boxes, q_full, q_empty, row_scales = rows
     keys, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
+    S: gl.constexpr = gl.SliceLayout(1, products(TILE, keys.dtype))
+    SCALED: gl.constexpr = scales_rows(q_boxes.dtype, NARROW)
+    K_STAGES: gl.constexpr = keys.shape[0]
+    V_STAGES: gl.constexpr = values.shape[0]
     out, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides, o_boxes = where
+    OUT: gl.constexpr = out_ptr.dtype.element_ty
     sinks_ptr, slopes_ptr, scales, f = worth
     acc_ptr, m_ptr, l_ptr = parts
     PADDED: gl.constexpr = keys.shape[2]
@@ -318,59 +345,66 @@ def compute(
             low = gl.maximum(position - f[0] + 1, 0)
         if (seq >= 0) & idle:
             mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
-            if BUFFERS > 1 and n > 0:
+            if not OWN_OUT and n > 0:
                 _give_back(q_empty, (n - 1) % BUFFERS)
-            done, cleared = _stand_by(HALF, tiles, done, start, stop, low, seq_len, cleared, TILE, STAGES)
-            if BUFFERS == 1:
-                mbarrier.arrive(q_empty.index(0), count=1)
+            done, cleared = _stand_by(HALF, tiles, done, start, stop, low, seq_len, cleared, TILE)
+            if OWN_OUT:
+                mbarrier.arrive(q_empty.index(buffer), count=1)
         elif seq >= 0:
             q = queries.index(buffer * 2 + HALF)
             token, head, live = half_rows(HALF, left, GROUP, TOKENS, S)
             row, m, l, masked, unmasked = limits(
                 position, seq_len, token, head_0 + head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
-                S, TILE, TOKENS, FEATURES,
+                S, TILE, TOKENS, NARROW, FEATURES,
             )  # fmt: skip
             base2 = f[2]
             if FEATURES.key_scale:
                 base2 *= gl.load(scales[0] + group // SHARERS * scales[2])
+            if FEATURES.query_scale:
+                base2 *= gl.load(scales[4])
             o = no_sums(D)
-            stage = done % STAGES
+            stage = done % K_STAGES
             mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
-            mbarrier.wait(k_full.index(stage), done // STAGES & 1)
+            if NARROW:
+                base2 = gl.full([64], base2, gl.float32, S)
+            if SCALED:
+                base2 *= row_scales.index(buffer * 2 + HALF).load(S)
+            mbarrier.wait(k_full.index(stage), done // K_STAGES & 1)
             s = hopper.warpgroup_mma_wait(0, deps=[_scores(q, keys, stage, TILE, D)])
             mbarrier.arrive(k_empty.index(stage), count=1)
-            if BUFFERS > 1 and n > 0:  # by now the output of the item before has left its buffer
+            if not OWN_OUT and n > 0:  # by now the output of the item before has left its buffer
                 _give_back(q_empty, (n - 1) % BUFFERS)
-            x, m, l, _alpha = softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, FEATURES)
-            p = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, FIRST, 2))
+            x, m, l, _alpha = softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, NARROW, FEATURES)
+            p = gl.convert_layout(x.to(values.dtype), gl.DotOperandLayout(0, FIRST, 2))
             if (stop * TILE > seq_len) | ((stop - 1) * TILE < low):
-                mbarrier.wait(v_full.index(stage), done // STAGES & 1)
+                stage = done % V_STAGES
+                mbarrier.wait(v_full.index(stage), done // V_STAGES & 1)
                 clear(HALF, values, stage, (stop - 1) * TILE, low, seq_len, v_clear, cleared, TILE)
                 cleared += 1
             done += 1
             for i in range(1, masked):
                 p, m, l, o = _step(
                     HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                    base2, f, row, keep, D, TILE, True, STAGES, FEATURES,
+                    base2, f, row, keep, D, TILE, True, NARROW, FEATURES,
                 )  # fmt: skip
                 done += 1
             for i in range(masked, masked + unmasked):
                 p, m, l, o = _step(
                     HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                    base2, f, row, keep, D, TILE, False, STAGES, FEATURES,
+                    base2, f, row, keep, D, TILE, False, NARROW, FEATURES,
                 )  # fmt: skip
                 done += 1
             if FEATURES.window:
                 for i in range(masked + unmasked, stop - start):
                     p, m, l, o = _step(
                         HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                        base2, f, row, keep, D, TILE, True, STAGES, FEATURES,
+                        base2, f, row, keep, D, TILE, True, NARROW, FEATURES,
                     )  # fmt: skip
                     done += 1
-            if BUFFERS == 1:  # all scores are computed
-                mbarrier.arrive(q_empty.index(0), count=1)
-            stage = (done - 1) % STAGES
-            mbarrier.wait(v_full.index(stage), (done - 1) // STAGES & 1)
+            if OWN_OUT:  # all scores are computed
+                mbarrier.arrive(q_empty.index(buffer), count=1)
+            stage = (done - 1) % V_STAGES
+            mbarrier.wait(v_full.index(stage), (done - 1) // V_STAGES & 1)
             if FEATURES.window and (start * TILE < low) & (start < stop - 1):
                 clear(HALF, values, stage, start * TILE, low, seq_len, v_clear, cleared, TILE)
                 cleared += 1
@@ -381,15 +415,17 @@ def compute(
             if not SPLIT or part < 0:
                 if FEATURES.value_scale:
                     inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
-                output = cast(weigh(o, inverse), keys.dtype)
-                if BUFFERS == 1:
-                    store_wide(HALF, out, out_ptr, o_boxes, output, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
+                output = cast(weigh(o, inverse), OUT)
+                if OWN_OUT:
+                    store_beside(HALF, out, out_ptr, o_boxes, output, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
                 else:
-                    keep_rows(q, output)
+                    kept = reinterpret(q_boxes, OUT, [BUFFERS * 2, 64, PADDED], keys.layout).index(buffer * 2 + HALF)
+                    keep_rows(kept, output)
                     first_box = (buffer * 2 + HALF) * (PADDED // 64)
                     store(
-                        HALF, out, out_ptr, q, q_boxes, first_box, 0, row_0, head_0, left, out_steps, GROUP, TOKENS, D
-                    )
+                        HALF, out, out_ptr, kept, q_boxes, first_box, 0, row_0, head_0, left, out_steps, GROUP,
+                        TOKENS, D,
+                    )  # fmt: skip
                 if LSE:
                     place = (row_0 + token).to(gl.int64) * lse_strides[0] + (head_0 + head) * lse_strides[1]
                     gl.store(lse_ptr + place, (m + gl.log2(l)) * LN2, mask=live)

@@ -22,19 +22,7 @@ ENTRY = gl.constexpr(
     16
 )  # int32 of a ring's slot: an item's fields, its group of heads and what fills up a power of two
 EARLY = gl.constexpr(2)  # tiles before K's loader is done with an item it asks for the next
-FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 FIELDS, END, HOLE = gl.constexpr(SIZE.value), gl.constexpr(END.value), gl.constexpr(HOLE.value)
-
-
-@gluon.jit
-def barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
-    """(full, empty) of so many slots; how many announce that one is full, and that they have read it."""
-    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(SLOTS):
-        mbarrier.init(full.index(slot), count=FULL)
-        mbarrier.init(empty.index(slot), count=EMPTY)
-    return full, empty
 
 
 @gluon.jit
@@ -99,12 +87,16 @@ def _copy_rows(
     D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr,
 ):  # fmt: skip
     """An item's queries by pointers, and zeros for rows and lanes that it does not have. Waits until they are there."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
+    BITS: gl.constexpr = boxes.dtype.primitive_bitwidth
+    EACH: gl.constexpr = 128 // BITS
     ROWS: gl.constexpr = boxes.shape[1]
+    LANES: gl.constexpr = boxes.shape[3]
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, EACH], [32 * EACH // LANES, LANES // EACH], [1, 1], [1, 0])
     N: gl.constexpr = 64 // ROWS
-    into = reinterpret(boxes, boxes.dtype, [boxes.shape[0], ROWS, 64], gl.NVMMASharedLayout(128, 16, 2))
-    lane = gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(0, LAYOUT)), 0)
-    token_step, head_step = steps[0] * 8, steps[1] * 8
+    TILE: gl.constexpr = gl.NVMMASharedLayout(LANES * BITS // 8, BITS, 2)
+    into = reinterpret(boxes, boxes.dtype, [boxes.shape[0], ROWS, LANES], TILE)
+    lane = gl.expand_dims(gl.arange(0, LANES, gl.SliceLayout(0, LAYOUT)), 0)
+    token_step, head_step = steps[0] * EACH, steps[1] * EACH
     query += row.to(gl.int64) * token_step + head_0.to(gl.int64) * head_step
     live_rows = gl.minimum(left, TOKENS) * GROUP
     for box in range(0, 2 * N):
@@ -113,7 +105,7 @@ def _copy_rows(
         live = gl.expand_dims(r < live_rows, 1)
         place = (buffer * 2 + box // N) * PANELS * N + box % N
         for panel in gl.static_range(PANELS):
-            lanes = panel * 64 + lane
+            lanes = panel * LANES + lane
             async_copy(into.index(place + panel * N), query + (start + lanes), mask=live & (lanes < D))
     ampere.async_copy.commit_group()
     ampere.async_copy.wait_group(0)
@@ -127,13 +119,15 @@ def load_queries(
     D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr,
     SLOTS: gl.constexpr, BUFFERS: gl.constexpr, SHARES: gl.constexpr = 1,
 ):  # fmt: skip
-    """An item's queries: a box of [tokens, heads, 64 lanes] for each half of its rows and each panel of lanes; copies
+    """An item's queries: a box of [tokens, heads, lanes] for each half of its rows and each panel of lanes; copies
     where no box has the rows.
 
-    steps: from a query token to the next, and from a head to the next, in eights of elements; read for copies.
+    steps: from a query token to the next, and from a head to the next, in 16 bytes; read for copies.
     SHARES: items of a group of heads, each of other lanes of V.
     """
     boxes, q_full, q_empty = rows
+    LANES: gl.constexpr = boxes.shape[3]
+    BYTES: gl.constexpr = PANELS * LANES * (boxes.dtype.primitive_bitwidth // 8)
     ring, s_full, s_empty = items
     n = 0
     seq = n
@@ -150,10 +144,10 @@ def load_queries(
             buffer = n % BUFFERS
             mbarrier.wait(q_empty.index(buffer), (n // BUFFERS & 1) ^ 1)
             if fits_box(GROUP):
-                mbarrier.expect(q_full.index(buffer), TOKENS * GROUP * PANELS * 64 * 2)
+                mbarrier.expect(q_full.index(buffer), TOKENS * GROUP * BYTES)
                 for half in gl.static_range(2):
                     for panel in gl.static_range(PANELS):
-                        at = [row + half * (TOKENS // 2), head_0, panel * 64]
+                        at = [row + half * (TOKENS // 2), head_0, panel * LANES]
                         async_load(query, at, q_full.index(buffer), boxes.index((buffer * 2 + half) * PANELS + panel))
             else:
                 _copy_rows(query, steps, row, head_0, left, boxes, buffer, D, GROUP, TOKENS, PANELS)
@@ -176,21 +170,22 @@ def find_boxes(j, table_ptr, last_key, page_rows, PAGE: gl.constexpr, BOX: gl.co
 @gluon.jit
 def load_tiles(
     CLAIMS: gl.constexpr, load, items, table,
-    SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
-    PARTS: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
+    SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, SLOTS: gl.constexpr,
 ):  # fmt: skip
-    """Every tile of K, or of V, from an item's last to its first. Rows are found a tile ahead of their boxes.
+    """Every tile of K, or of V, from an item's last to its first, in parts. Rows are found a part ahead of their boxes.
 
-    TILE: keys that are loaded at once; a tile of an item has PARTS times as many. A box's lanes behind the
-    head's last come as zeros, and count as bytes that have landed.
+    A box's lanes behind the head's last come as zeros, and count as bytes that have landed.
     """
-    cache, boxes, full, empty, page_rows = load
+    boxes, tiles, full, empty, cache, page_rows = load
+    STAGES: gl.constexpr = tiles.shape[0]
+    PART: gl.constexpr = tiles.shape[1]
+    PARTS: gl.constexpr = TILE // PART
     ring, s_full, s_empty = items
     claim, block_table_ptr, table_stride = table
-    N: gl.constexpr = TILE // BOX
+    N: gl.constexpr = PART // BOX
     PANELS: gl.constexpr = boxes.shape[0] // (STAGES * N)
     LANES: gl.constexpr = boxes.shape[3]
-    BYTES: gl.constexpr = TILE * PANELS * LANES * (boxes.dtype.primitive_bitwidth // 8)
+    BYTES: gl.constexpr = PART * PANELS * LANES * (boxes.dtype.primitive_bitwidth // 8)
     box = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
     loaded = 0
     n = 0
@@ -207,11 +202,11 @@ def load_tiles(
         mbarrier.arrive(s_empty.index(slot), count=1)
         if seq >= 0:
             table_ptr = block_table_ptr + seq.to(gl.int64) * table_stride
-            ahead = find_boxes(stop - 1, table_ptr, last_key, page_rows, PAGE, BOX, TILE)
+            ahead = find_boxes(stop - 1, table_ptr, last_key, page_rows, PAGE, BOX, PART)
             ask = gl.maximum(stop - start - EARLY, 0)
             for i in range(0, stop - start):
                 rows = ahead
-                ahead = find_boxes(stop - 2 - i, table_ptr, last_key, page_rows, PAGE, BOX, TILE)
+                ahead = find_boxes(stop - 2 - i, table_ptr, last_key, page_rows, PAGE, BOX, PART)
                 if CLAIMS:
                     mbarrier.arrive(claim, count=1, pred=i == ask)
                 stage = loaded % STAGES

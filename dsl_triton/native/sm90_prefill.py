@@ -37,7 +37,18 @@ from common.spec.workspaces import SegmentScratch, has_room, partials
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
-from dsl_triton.native.sm90_boxes import ROWS, SUM_LANES, box_shape, fits_box, panels, shares, tile_lanes
+from dsl_triton.native.sm90_boxes import (
+    ROWS,
+    SUM_LANES,
+    box_shape,
+    fits_box,
+    out_lanes,
+    panel_lanes,
+    panels,
+    scales_rows,
+    shares,
+    tile_lanes,
+)
 from dsl_triton.native.sm90_compute import compute
 from dsl_triton.native.sm90_config import (
     MOST_HEADS,
@@ -49,14 +60,22 @@ from dsl_triton.native.sm90_config import (
     most_tokens,
     tokens_of_block,
 )
-from dsl_triton.native.sm90_load import ENTRY, FLAT, barriers, load_queries, load_tiles, schedule
-from dsl_triton.native.sm90_store import OUT_LANES
+from dsl_triton.native.sm90_load import ENTRY, load_queries, load_tiles, schedule
+from dsl_triton.native.sm90_rings import (
+    FLAT,
+    barrier_row,
+    barriers,
+    loaded_ring,
+    narrow_bytes,
+    narrow_keys,
+    widened_ring,
+)
 from dsl_triton.native.sm90_wide import sm90_wide_kernel
-from dsl_triton.native.sm90_widen import widen_tiles
+from dsl_triton.native.sm90_widen import widen
 from dsl_triton.step_plan import make_plan
 
 SUPPORTS = frozenset(
-    {"causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "fp8_kv", "lse", "full_graph"}
+    {"causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "fp8_kv", "fp8_query", "lse", "full_graph"}
     | {"head_size_512"}
 )
 CONTRACT = Precision()
@@ -65,14 +84,13 @@ DEFAULT = sm90_config.DEFAULT
 NARROW_HEAD = 128  # at most over 8 bits: sixteen warps leave 128 registers at the start, where 256 lanes need 158
 # What `serves` offers to a choice, by bytes of a stored element: 48, 64, 72, 80, 96, 112, 128, 160, 192 and 256 were
 # timed, and those between are padded as these are.
-CHOSEN_HEADS = {2: (*range(48, 257, 8), *range(320, 513, 64)), 1: ()}
+CHOSEN_HEADS = {2: (*range(48, 257, 8), *range(320, 513, 64)), 1: range(48, 129, 16)}
 ALLOWED = (
-    "sm_90, queries of 2 bytes, heads of eights up to 256 and of sixty-fours up to 512 over as many, up to 128 over "
-    "fp8 whose scales are one number or one per KV head, rows at multiples of 16 bytes"
+    "sm_90, queries of 2 bytes or fp8, outputs of 2 bytes, heads of eights up to 256 and of sixty-fours up to 512 over "
+    "2 bytes, up to 128 over fp8 whose scales are one number or one per KV head, rows at multiples of 16 bytes"
 )
 SLOTS = 2  # of the ring of items
 LOG2E = gl.constexpr(1.4426950408889634)
-NARROW_BYTES = gl.constexpr(16384)  # of K, and of V, of 8 bits in flight: what 227 KB leave
 
 
 @dataclass(frozen=True)
@@ -96,19 +114,14 @@ class Asked(NamedTuple):
     alibi: bool
     key_scale: bool
     value_scale: bool
+    query_scale: bool
 
     @classmethod
     def of(cls, features: Features) -> "Asked":
         """Features are already validated."""
         f = features
-        given = (f.sliding_window, f.softcap, f.sinks, f.alibi_slopes, f.key_scale, f.value_scale)
+        given = (f.sliding_window, f.softcap, f.sinks, f.alibi_slopes, f.key_scale, f.value_scale, f.query_scale)
         return cls(f.causal, *(value is not None for value in given))
-
-
-@gluon.constexpr_function
-def narrow_keys(tile):
-    """Keys of 8 bits that are loaded at once: half of a tile, so that one half comes while the other is widened."""
-    return tile // 2
 
 
 @gluon.jit(do_not_specialize=["total", "table_stride"])
@@ -122,7 +135,7 @@ def _sm90_prefill_kernel(
     parts,  # (acc, f32 [segments, num_tokens, num_query_heads, D], m and l, f32 without D); not read without SPLIT
     sinks_ptr,  # float [num_query_heads]; not read without sinks
     slopes_ptr,  # f32 [num_query_heads]; not read without ALiBi
-    scales,  # (of K, of V, f32 [1] or [num_kv_heads], not read without them; a stride each)
+    scales,  # (of K, of V, f32 [1] or [num_kv_heads], not read without them; a stride each; of queries, f32 [1])
     plan_ptr,  # i32 [items of one group of heads, fields]
     counters_ptr,  # i32 [2]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
@@ -131,96 +144,123 @@ def _sm90_prefill_kernel(
     f,  # (sliding window, softcap)
     table_stride,
     page_rows,  # (of K, of V): rows from a page to the next
-    steps,  # of queries, then of outputs: from a token to the next, from a head to the next, in eights of elements
+    steps,  # of queries, then of outputs: from a token to the next, from a head to the next, in 16 bytes
     lse_strides, acc_strides,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
     PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
     BUFFERS: gl.constexpr, SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
-    DTYPE: gl.constexpr = out_ptr.dtype.element_ty
-    NARROW: gl.constexpr = key_cache.dtype != DTYPE
+    OUT: gl.constexpr = out_ptr.dtype.element_ty
+    QUERY: gl.constexpr = query.dtype if fits_box(GROUP) else query.dtype.element_ty
+    NARROW: gl.constexpr = key_cache.dtype.primitive_bitwidth == 8
+    NARROW_KEYS: gl.constexpr = NARROW and key_cache.dtype != QUERY  # else K is an operand as it is
+    OWN_OUT: gl.constexpr = BUFFERS == 1 or QUERY != OUT
     PADDED: gl.constexpr = tile_lanes(D)
-    PANELS: gl.constexpr = PADDED // 64
+    Q_LANES: gl.constexpr = panel_lanes(QUERY, D)
+    PANELS: gl.constexpr = PADDED // Q_LANES
     Q_BOX: gl.constexpr = box_shape(GROUP)
-    Q_BOXES: gl.constexpr = BUFFERS * PANELS * 128 // (Q_BOX[0] * Q_BOX[1])
-    LANES: gl.constexpr = key_cache.block_shape[2]
-    PART: gl.constexpr = narrow_keys(TILE) if NARROW else TILE
-    PARTS: gl.constexpr = NARROW_BYTES // (PART * PADDED) if NARROW else STAGES
-    BOXES: gl.constexpr = PARTS * (PADDED // LANES) * (PART // BOX)
-    q_boxes = gl.allocate_shared_memory(DTYPE, [Q_BOXES, Q_BOX[0], Q_BOX[1], 64], panels(DTYPE, 64, 3))
-    o_boxes = q_boxes  # outputs leave from the buffers of their queries, but of wide heads there is but one
-    if BUFFERS == 1:
-        O_BOXES: gl.constexpr = 128 * OUT_LANES // 64 // (Q_BOX[0] * Q_BOX[1])
-        o_boxes = gl.allocate_shared_memory(DTYPE, [O_BOXES, Q_BOX[0], Q_BOX[1], 64], panels(DTYPE, 64, 3))
-    k_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
-    v_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
-    TILES: gl.constexpr = panels(key_cache.dtype, LANES, 2)
-    keys = reinterpret(k_boxes, key_cache.dtype, [PARTS, PART, PADDED], TILES)
-    values = reinterpret(v_boxes, key_cache.dtype, [PARTS, PART, PADDED], TILES)
-    k_full, k_empty = barriers(PARTS, 1, 1 if NARROW else 2)
-    v_full, v_empty = barriers(PARTS, 1, 1 if NARROW else 2)
-    k_load = (key_cache, k_boxes, k_full, k_empty, page_rows[0])
-    v_load = (value_cache, v_boxes, v_full, v_empty, page_rows[1])
+    Q_ROWS: gl.constexpr = Q_BOX[0] * Q_BOX[1]
+    q_boxes = gl.allocate_shared_memory(
+        QUERY, [BUFFERS * PANELS * 128 // Q_ROWS, Q_BOX[0], Q_BOX[1], Q_LANES], panels(QUERY, Q_LANES, 3)
+    )
+    o_boxes = q_boxes  # outputs leave from the buffers of their queries, if there is another and both are as large
+    if OWN_OUT:
+        O_BOXES: gl.constexpr = 128 * out_lanes(D) // 64 // Q_ROWS
+        o_boxes = gl.allocate_shared_memory(OUT, [O_BOXES, Q_BOX[0], Q_BOX[1], 64], panels(OUT, 64, 3))
+    PART: gl.constexpr = narrow_keys(TILE)
+    PARTS: gl.constexpr = narrow_bytes(NARROW_KEYS) // (PART * PADDED)
+    K_PART: gl.constexpr = PART if NARROW_KEYS else TILE
+    V_PART: gl.constexpr = PART if NARROW else TILE
+    K_STAGES: gl.constexpr = PARTS if NARROW_KEYS else STAGES * 16 // QUERY.primitive_bitwidth
+    V_STAGES: gl.constexpr = PARTS if NARROW else STAGES
+    k_load = loaded_ring(key_cache, page_rows[0], K_STAGES, K_PART, BOX, PADDED, 1 if NARROW_KEYS else 2)
+    v_load = loaded_ring(value_cache, page_rows[1], V_STAGES, V_PART, BOX, PADDED, 1 if NARROW else 2)
+    k_tiles = k_load[1:4]
+    v_tiles = v_load[1:4]
+    if NARROW_KEYS:
+        k_tiles = widened_ring(STAGES, TILE, PADDED)
     if NARROW:
-        k_narrow = (keys, k_full, k_empty)
-        v_narrow = (values, v_full, v_empty)
-        keys = gl.allocate_shared_memory(DTYPE, [STAGES, TILE, PADDED], panels(DTYPE, 64, 2))
-        values = gl.allocate_shared_memory(DTYPE, [STAGES, TILE, PADDED], panels(DTYPE, 64, 2))
-        k_full, k_empty = barriers(STAGES, 1, 2)
-        v_full, v_empty = barriers(STAGES, 1, 2)
+        v_tiles = widened_ring(STAGES, TILE, PADDED)
     entries = gl.allocate_shared_memory(gl.int32, [SLOTS, ENTRY], FLAT)
     ring = reinterpret(entries, gl.int32, [SLOTS * ENTRY, 1], FLAT)
-    s_full, s_empty = barriers(SLOTS, 1, 7 if NARROW else 5)
+    READERS: gl.constexpr = 7 if NARROW_KEYS else 6 if NARROW else 5
+    s_full, s_empty = barriers(SLOTS, 1, READERS)
     q_full, q_empty = barriers(BUFFERS, 1, 2)
+    q_wide = q_full
+    row_scales = entries
+    if scales_rows(QUERY, NARROW):
+        q_wide = barrier_row(BUFFERS, 2)
+        row_scales = gl.allocate_shared_memory(gl.float32, [BUFFERS * 2, 64], FLAT)
     claim = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())  # K's loader wants the next item
     v_clear = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())  # both halves have cleared a tail
     mbarrier.init(claim, count=1)
     mbarrier.init(v_clear, count=2)
-    values_of = (f[0], f[1], softmax_scale * LOG2E)
     hopper.fence_async_shared()
     barrier()
-    plan = (plan_ptr, counters_ptr, total)
-    rows = (q_boxes, q_full, q_empty)
-    tiles = (keys, values, k_full, k_empty, v_full, v_empty, v_clear)
     items = (ring, s_full, s_empty)
     table = (claim, block_table_ptr, table_stride)
+    rows = (q_boxes, q_wide, q_empty, row_scales)
+    tiles = (k_tiles[0], v_tiles[0], k_tiles[1], k_tiles[2], v_tiles[1], v_tiles[2], v_clear)
     where = (out, out_ptr, lse_ptr, parts, (steps[2], steps[3]), lse_strides, acc_strides, o_boxes)
-    worth = (sinks_ptr, slopes_ptr, scales, values_of)
-    if NARROW:  # of 65536 registers 256 threads have 224, 128 have 40 and 128 have 24
+    worth = (sinks_ptr, slopes_ptr, scales, (f[0], f[1], softmax_scale * LOG2E))
+    given = (q_boxes, q_full, q_wide, row_scales)
+    plan = (plan_ptr, counters_ptr, total)
+    loading = (q_boxes, q_full, q_empty)
+    if NARROW_KEYS:  # of 65536 registers 256 threads have 224, 128 have 40 and 128 have 24
         gl.warp_specialize(
             [
                 (compute, (
-                    0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
-                    SPLIT, FEATURES, LSE,
+                    0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
+                    SPLIT, NARROW, FEATURES, LSE,
                 )),
                 (compute, (
-                    1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
-                    SPLIT, FEATURES, LSE,
+                    1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
+                    SPLIT, NARROW, FEATURES, LSE,
                 )),
-                (widen_tiles, (k_narrow, (keys, k_full, k_empty), items, PART, PARTS, STAGES, SLOTS)),
-                (widen_tiles, (v_narrow, (values, v_full, v_empty), items, PART, PARTS, STAGES, SLOTS)),
-                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
-                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
-                (load_queries, (query, (steps[0], steps[1]), rows, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
+                (widen, (0, given, k_load, k_tiles, items, GROUP, TOKENS, SLOTS, 2)),
+                (widen, (1, given, v_load, v_tiles, items, GROUP, TOKENS, SLOTS, 2)),
+                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
+                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
+                (load_queries, (query, (steps[0], steps[1]), loading, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
                 (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
             ],
             worker_num_warps=[4, 2, 2, 1, 1, 1, 1],
             worker_num_regs=[224, 40, 40, 24, 24, 24, 24],
         )  # fmt: skip
+    elif NARROW:
+        gl.warp_specialize(
+            [
+                (compute, (
+                    0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
+                    SPLIT, NARROW, FEATURES, LSE,
+                )),
+                (compute, (
+                    1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
+                    SPLIT, NARROW, FEATURES, LSE,
+                )),
+                (widen, (1, given, v_load, v_tiles, items, GROUP, TOKENS, SLOTS, 4)),
+                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
+                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
+                (load_queries, (query, (steps[0], steps[1]), loading, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
+                (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
+            ],
+            worker_num_warps=[4, 4, 1, 1, 1, 1],
+            worker_num_regs=[224, 40, 24, 24, 24, 24],
+        )  # fmt: skip
     else:  # 256 have 240, and 128 have 24
         gl.warp_specialize(
             [
                 (compute, (
-                    0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
-                    SPLIT, FEATURES, LSE,
+                    0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
+                    SPLIT, NARROW, FEATURES, LSE,
                 )),
                 (compute, (
-                    1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
-                    SPLIT, FEATURES, LSE,
+                    1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
+                    SPLIT, NARROW, FEATURES, LSE,
                 )),
-                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
-                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
-                (load_queries, (query, (steps[0], steps[1]), rows, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
+                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
+                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
+                (load_queries, (query, (steps[0], steps[1]), loading, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
                 (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
             ],
             worker_num_warps=[4, 1, 1, 1, 1],
@@ -327,10 +367,12 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
 
 
 def _scales(features: Features, unread: torch.Tensor) -> tuple[torch.Tensor | int, ...]:
-    """Of K and of V, and how far one KV head's lies from the next's; `unread` where there is none."""
+    """Of K and of V, how far one KV head's lies from the next's, and of queries; `unread` where there is none."""
     given = features.key_scale, features.value_scale
     strides = (int(scale is not None and scale.numel() > 1) for scale in given)
-    return *(unread if scale is None else scale for scale in given), *strides
+    read = (unread if scale is None else scale for scale in (*given, features.query_scale))
+    key, value, query = read
+    return key, value, *strides, query
 
 
 def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:
@@ -350,12 +392,14 @@ def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:
 
 def _head_boxes(rows: torch.Tensor, tokens: int, heads: int) -> TensorDescriptor:
     """Queries, or outputs, in boxes of so many of both."""
-    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [tokens, heads, 64], _layout(rows, 64))
+    lanes = min(128 // rows.element_size(), tile_lanes(rows.shape[2]))
+    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [tokens, heads, lanes], _layout(rows, lanes))
 
 
 def _steps(rows: torch.Tensor) -> tuple[int, int]:
-    """How far tokens and heads lie apart, in eights of elements: multiplied by 8, 16 bytes a thread are seen to fit."""
-    return rows.stride(0) // 8, rows.stride(1) // 8
+    """How far tokens and heads lie apart, in 16 bytes: multiplied by what these hold, a thread's are seen to fit."""
+    each = 16 // rows.element_size()
+    return rows.stride(0) // each, rows.stride(1) // each
 
 
 def _layout(tensor: torch.Tensor, lanes: int) -> gl.NVMMASharedLayout:
@@ -370,7 +414,7 @@ def serves(shape: AttentionShape, gpu: Gpu) -> bool:
 
 def takes(batch: PagedBatch, features: Features, out: torch.Tensor) -> bool:
     """Whether it can serve these tensors, of a batch whose sizes and dtypes it serves."""
-    return is_boxed(batch, out) and not _is_scaled_by_token(features)
+    return is_boxed(batch, out) and _halves(out) and not _is_scaled_by_token(features)
 
 
 def is_boxed(batch: PagedBatch, out: torch.Tensor) -> bool:
@@ -389,12 +433,17 @@ def is_boxed(batch: PagedBatch, out: torch.Tensor) -> bool:
 
 def _wanted(shape: AttentionShape) -> dict[str, bool]:
     return {
-        f"dtype {shape.dtype}": shape.dtype.itemsize == 2,
+        f"dtype {shape.dtype}": shape.dtype.itemsize == 2 or shape.dtype in fp8_types("sm_90"),
         f"cache of {shape.cache_dtype}": shape.cache_dtype in (shape.dtype, *fp8_types("sm_90")),
         f"head_size {shape.head_size}": shape.head_size % (8 if shape.head_size <= SUM_LANES else 64) == 0,
         f"head_size {shape.head_size} over {shape.cache_dtype}": not shape.quantised or shape.head_size <= NARROW_HEAD,
         f"block_size {shape.block_size}": shape.block_size % 8 == 0,
     }
+
+
+def _halves(out: torch.Tensor) -> bool:
+    """Whether outputs have 16 bits, as beside an fp8 query they may not."""
+    return out.dtype.itemsize == 2
 
 
 def _is_scaled_by_token(features: Features) -> bool:
@@ -411,6 +460,7 @@ def _require_sm90(batch: PagedBatch, features: Features, out: torch.Tensor) -> N
     wanted = {
         f"device {here}": here == (9, 0),  # a CPU that does not interpret can only compile
         **_wanted(batch.shape),
+        f"out of {out.dtype}": _halves(out),
         "scales per token": not _is_scaled_by_token(features),
         f"strides {strides}": is_boxed(batch, out),
     }

@@ -10,9 +10,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from dsl_triton.native.gluon_names import async_store, barrier, reinterpret
-from dsl_triton.native.sm90_boxes import OUT_LANES, fits_box, sum_lanes
-
-OUT_LANES = gl.constexpr(OUT_LANES)
+from dsl_triton.native.sm90_boxes import fits_box, out_lanes, sum_lanes
 
 
 @gluon.jit
@@ -94,18 +92,21 @@ def store(
 
 
 @gluon.jit
-def store_wide(
+def store_beside(
     HALF: gl.constexpr, out, out_ptr, boxes, x, row_0, head_0, left, steps,
     GROUP: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr,
 ):  # fmt: skip
-    """An output of more than OUT_LANES lanes, by so many, through a buffer that holds no queries: the next item's come
+    """An output, by OUT_LANES lanes where it has more, through a buffer that holds no queries: the next item's come
     meanwhile."""
-    LANES: gl.constexpr = OUT_LANES
+    LANES: gl.constexpr = out_lanes(D)
     kept = reinterpret(boxes, boxes.dtype, [2, 64, LANES], gl.NVMMASharedLayout(128, 16, 2)).index(HALF)
-    for i in gl.static_range(2):
+    for i in gl.static_range(2 if D > LANES else 1):
         tma.store_wait(0)
         barrier()
-        keep_rows(kept.slice(0, x[i].shape[1], 1), (x[i],))
+        if D > LANES:
+            keep_rows(kept.slice(0, x[i].shape[1], 1), (x[i],))
+        else:
+            keep_rows(kept, x)
         store(
             HALF, out, out_ptr, kept, boxes, HALF * (LANES // 64), i * LANES, row_0, head_0, left, steps,
             GROUP, TOKENS, D,

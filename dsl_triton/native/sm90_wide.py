@@ -30,7 +30,8 @@ from dsl_triton.native.sm90_compute import (
     take_turn,
     weigh,
 )
-from dsl_triton.native.sm90_load import EARLY, ENTRY, FIELDS, FLAT, barriers, field, find_boxes, load_queries, schedule
+from dsl_triton.native.sm90_load import EARLY, ENTRY, FIELDS, field, find_boxes, load_queries, schedule
+from dsl_triton.native.sm90_rings import FLAT, barriers
 from dsl_triton.native.sm90_store import half_rows, keep_rows, store, store_sums
 
 CHUNK = gl.constexpr(128)  # lanes
@@ -182,7 +183,7 @@ def _step(
     first, second = _add_values(at - chunks_of(V), p, o, chunks, V)
     s, done = _scores(at, q, chunks, (first, second, p), D, TILE)
     s = _scored(HALF, at + chunks_of(D) - 1, s, chunks[2])
-    x, m, l, alpha = softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, FEATURES)
+    x, m, l, alpha = softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, False, FEATURES)
     p = gl.convert_layout(x.to(q.dtype), gl.DotOperandLayout(0, products(sum_lanes(V)), 2))
     return p, m, l, weigh((done[0], done[1]), alpha)
 
@@ -236,7 +237,7 @@ def compute_wide(
             token, head, live = half_rows(HALF, left, GROUP, TOKENS, S)
             row, m, l, masked, unmasked = limits(
                 position, seq_len, token, head_0 + head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
-                S, TILE, TOKENS, FEATURES,
+                S, TILE, TOKENS, False, FEATURES,
             )  # fmt: skip
             base2 = f[2]
             if FEATURES.key_scale:
@@ -246,7 +247,7 @@ def compute_wide(
             take_turn(HALF)
             s, _none = _scores(at, q, chunks, (), D, TILE)
             s = _scored(HALF, at + KEYS - 1, s, empty)
-            x, m, l, _alpha = softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, FEATURES)
+            x, m, l, _alpha = softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, False, FEATURES)
             p = gl.convert_layout(x.to(tiles.dtype), gl.DotOperandLayout(0, products(sum_lanes(V)), 2))
             if (stop * TILE > seq_len) | ((stop - 1) * TILE < low):
                 first_key = (stop - 1) * TILE

@@ -26,21 +26,22 @@ SIZES = [(size, HALVES[0]) for size in (40, 64, 96, 128, 256, 512)] + [
     (size, HALVES[1]) for size in (80, 128, 192, 320)
 ]
 BEYOND_FP16 = (layouts.huge_query, layouts.tiny_query)
-NARROW_SIZES = [(size, dtype) for size in (64, 96, 128) for dtype in HALVES]  # over a cache of 8 bits
+# over a cache of 8 bits; beside an fp8 query the dtype is the output's
+NARROW_SIZES = [(size, dtype) for size in (64, 96, 128) for dtype in HALVES]
 
 
 def served(case):
     native = registry.load(KERNEL_ID)
     by_boxes = case.block_size % 8 == 0 and case.arrange is not layouts.unaligned  # TMA: rows at multiples of 16 bytes
-    stored = case.kv_dtype is None or case.ask.scales != "tokens"
+    by_token = case.ask.scales == "tokens"
     compiled = refusals.refusal(case.fp8, "sm_90") is None
-    return by_boxes and stored and compiled and not case.refused and not case.asked - native.SUPPORTS
+    return by_boxes and compiled and not by_token and not case.refused and not case.asked - native.SUPPORTS
 
 
 def sized():
     """Each case that it serves, in each size."""
     for case in filter(served, CASES):
-        for size, dtype in SIZES if case.kv_dtype is None else NARROW_SIZES:
+        for size, dtype in NARROW_SIZES if case.kv_dtype or case.fp8_query else SIZES:
             if dtype == torch.float16 and case.arrange in BEYOND_FP16:
                 continue
             yield pytest.param(case, size, dtype, id=f"{case.name}-{size}-{str(dtype).removeprefix('torch.')}")

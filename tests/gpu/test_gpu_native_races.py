@@ -61,6 +61,11 @@ FORMS = [
     (16, 1, 96, 8, BF16, 2, {}, {"kv_dtype": E4M3, "scales": "one", "causal": False}),
     (4, 2, 128, 64, BF16, 1, {"tile_size": 64, "num_stages": 4}, {"kv_dtype": E4M3}),
     (5, 1, 64, 24, FP16, 1, {"together": True}, {"kv_dtype": E5M2, "scales": "one", "softcap": 20.0}),
+    (8, 2, 128, 16, BF16, 1, {}, {"fp8_query": E4M3, "scales": "heads"}),
+    (14, 2, 128, 32, BF16, 3, {"together": True}, {"fp8_query": E4M3, "scales": "one"}),
+    (4, 2, 64, 16, FP16, 1, {}, {"fp8_query": E4M3, "scales": "one", "sliding_window": 100, "sinks": "near"}),
+    (6, 1, 96, 64, BF16, 2, {}, {"fp8_query": E4M3, "scales": "heads", "causal": False}),
+    (4, 1, 80, 16, FP16, 1, {"tile_size": 64, "num_stages": 4}, {"fp8_query": E4M3, "softcap": 20.0}),
 ]  # fmt: skip
 QUERIES = (0, 1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300, 513)
 CONTEXTS = (0, 0, 1, 15, 16, 127, 128, 129, 1000)

@@ -26,6 +26,7 @@ from dsl_triton.native import auto, sm90_config
 
 H200 = resolve("h200")
 LLAMA = AttentionShape()
+E4M3 = torch.float8_e4m3fn
 LONG = [(1, 2500), (300, 4000)]
 HINTS = {"max_query_len": 20, "max_seq_len": 40}
 
@@ -44,11 +45,21 @@ def test_long_prompts_take_the_kernel(gpu, lens):
 
 
 @pytest.mark.parametrize(
+    ("dtype", "needs"), [(torch.bfloat16, ("fp8_kv",)), (E4M3, ("fp8_kv", "fp8_query"))], ids=["bf16", "fp8"]
+)
+@pytest.mark.parametrize("lens", [[(2048, 2048)] * 4, [(8192, 8192)]], ids=len)
+def test_prompts_over_fp8_take_it_too(lens, dtype, needs):
+    shape = AttentionShape(32, 8, 128, 16, dtype, None, E4M3)
+    assert auto.choose(shape, BatchStats.of(lens), H200, frozenset(needs)).kernel == auto.KERNEL
+
+
+@pytest.mark.parametrize(
     ("lens", "shape", "gpu", "needs"),
     [
         (LONG, AttentionShape(32, 8, 40, 16, torch.bfloat16), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.float32), "h200", ()),
-        (LONG, AttentionShape(32, 8, 128, 16, torch.bfloat16, None, torch.float8_e4m3fn), "h200", ()),
+        (LONG, AttentionShape(32, 8, 128, 16, torch.bfloat16, None, torch.int8), "h200", ("int8_kv",)),
+        (LONG, AttentionShape(32, 8, 192, 16, torch.bfloat16, None, E4M3), "h200", ("fp8_kv",)),
         (LONG, LLAMA, "a100", ()),
         (LONG, LLAMA, "mi300", ()),
         (LONG, LLAMA, "h200", ("chunked_local",)),
@@ -56,7 +67,7 @@ def test_long_prompts_take_the_kernel(gpu, lens):
         (LONG, LLAMA, None, ()),
     ],
     ids=[
-        "head-40", "float32", "fp8-pages", "a100", "mi300", "chunks",
+        "head-40", "float32", "int8-pages", "head-192-over-fp8", "a100", "mi300", "chunks",
         "batch-invariant", "no-gpu",
     ],
 )  # fmt: skip

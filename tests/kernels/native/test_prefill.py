@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from triton.experimental.gluon import language as gl
 
 from common.cases.ask import PLAIN, Ask
 from common.cases.batch import make_batch
@@ -19,7 +20,16 @@ from compilations import compilation
 from dsl_triton import parallel_softmax
 from dsl_triton.native import sm90_config
 from dsl_triton.native import sm90_prefill as native
-from dsl_triton.native.sm90_boxes import OUT_LANES, box_shape, even_lanes, fits_box, rest_lanes, sum_lanes, tile_lanes
+from dsl_triton.native.sm90_boxes import (
+    OUT_LANES,
+    box_shape,
+    even_lanes,
+    fits_box,
+    panel_lanes,
+    rest_lanes,
+    sum_lanes,
+    tile_lanes,
+)
 
 H200 = resolve("h200")
 LLAMA = AttentionShape()
@@ -81,11 +91,13 @@ def test_a_cache_without_pages_has_boxes(kv_dtype):
 
 
 @pytest.mark.parametrize(("head_size", "lanes"), [(8, 64), (64, 64), (72, 128), (96, 128), (136, 256), (256, 256)])
-def test_a_tile_has_panels_for_all_lanes_and_products_skip_the_others(head_size, lanes):
-    assert tile_lanes(head_size) == lanes
-    step = even_lanes(head_size)
+@pytest.mark.parametrize(("dtype", "least"), [(gl.bfloat16, 16), (gl.float8e4nv, 32)], ids=["16-bits", "8-bits"])
+def test_a_tile_has_panels_for_all_lanes_and_products_skip_the_others(dtype, least, head_size, lanes):
+    """A step of a tensor core sums 32 bytes of each row."""
+    assert tile_lanes(head_size) == lanes and lanes % panel_lanes(dtype, head_size) == 0
+    step = even_lanes(dtype, head_size)
     ends = [at + step for at in range(0, head_size, step)]
-    assert step % 16 == 0 and lanes % step == 0 and head_size <= ends[-1] < head_size + 16 and ends[-1] <= lanes
+    assert step % least == 0 and lanes % step == 0 and head_size <= ends[-1] < head_size + least and ends[-1] <= lanes
 
 
 @pytest.mark.parametrize(
@@ -98,7 +110,7 @@ def test_a_tile_has_panels_for_all_lanes_and_products_skip_the_others(head_size,
 def test_sums_of_values_take_few_lanes_that_no_head_has(head_size, lanes):
     first, rest = sum_lanes(head_size), rest_lanes(head_size)
     assert first + rest == lanes and first % 64 == 0 and rest <= first  # the second product begins with a panel
-    assert (first == OUT_LANES and rest > 0) == (head_size > OUT_LANES)  # as store_wide stores them
+    assert (first == OUT_LANES and rest > 0) == (head_size > OUT_LANES)  # as store_beside stores them
     assert all(part & (part - 1) == 0 for part in (first, rest))
 
 
@@ -233,6 +245,8 @@ def test_short_queries_are_split_where_units_are_left(lens, segments):
         (AttentionShape(32, 4, 512, 16, torch.bfloat16), PLAIN, 1, 32 + 40 + 40 + 8),
         (AttentionShape(7, 1, 320, 64, torch.bfloat16), Ask(sliding_window=1000), 2, 20 + 3 * 28 + 8),
         (AttentionShape(32, 8, 128, 16, torch.bfloat16, None, E4M3), Ask(scales="heads"), 1, 8 + 16 + 16 + 8),
+        (AttentionShape(32, 8, 128, 16, E4M3, None, E4M3), Ask(scales="one"), 3, 4 + 12 + 12 + 8),
+        (AttentionShape(14, 2, 80, 16, E4M3, None, E4M3), PLAIN, 1, 3 + 19 + 19 + 16),
     ],
     ids=[
         "llama",
@@ -246,6 +260,8 @@ def test_short_queries_are_split_where_units_are_left(lens, segments):
         "head-512",
         "7-heads-320-window-parts",
         "fp8",
+        "fp8-query-in-parts",
+        "fp8-query-7-heads-80",
     ],
 )
 def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers(shape, ask, segments, products):
@@ -265,4 +281,4 @@ def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers(shape, 
 def test_triton_can_write_what_it_is_compiled_for_to_a_hook():
     """Once a person sets a hook of compilations, Triton writes each compile-time argument as JSON."""
     asked = native.Asked.of(Features(sliding_window=8))
-    assert json.loads(json.dumps(asked)) == [True, True, False, False, False, False, False] and asked.window
+    assert json.loads(json.dumps(asked)) == [True, True, *6 * [False]] and asked.window
