@@ -21,7 +21,7 @@ FILLED = 180  # of a thread's 255 registers: most compiled candidates beyond it 
 WARP_GROUP_ROWS = 64  # from which a product takes its operands from shared memory
 REGISTER_BYTES = 4
 LEAST_LANES = 16  # of a matrix product
-PART_LANES = 256  # of values: as many as 128 rows may sum in eight warps
+PART_LANES, PART_ROWS = 256, 128  # of values: as many as so many rows may sum in eight warps
 
 
 def in_registers(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any, cache_bytes: Any) -> Any:
@@ -33,9 +33,10 @@ def in_registers(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any, ca
 
 def part_lanes(rows: Any, tile: Any, threads: Any, values: Any) -> Any:
     """Lanes of values that a program of `unpaged` sums: PART_LANES where the sums of more fill more registers than
-    there are. Each part computes the scores again. Numbers or arrays; values: a power of two."""
+    there are. Each part computes the scores again, and fewer rows than PART_ROWS would read as many keys for them.
+    Numbers or arrays; values: a power of two."""
     spills = rows * (values + tile) / threads > FILLED
-    return np.where(spills, np.minimum(values, PART_LANES), values)
+    return np.where(spills & (rows >= PART_ROWS), np.minimum(values, PART_LANES), values)
 
 
 @lru_cache(256)

@@ -91,7 +91,7 @@ def test_a_program_of_unpaged_sums_as_many_values_as_registers_hold():
     """Heads of 512 in Q Blocks of 128 rows: two launches of 256 lanes, twice the programs, each with all scores."""
     assert legal.value_parts(128, 32, 8 * 32, 512) == (slice(0, 256), slice(256, 512))
     assert legal.value_parts(128, 32, 8 * 32, 320) == (slice(0, 256), slice(256, 320))
-    assert legal.value_parts(32, 32, 8 * 32, 512) == (slice(0, 512),)
+    assert legal.value_parts(64, 32, 4 * 32, 512) == (slice(0, 512),)  # which does not fit
     assert legal.value_parts(128, 64, 8 * 32, 256) == (slice(0, 256),)
     shape, part = AttentionShape(32, 4, 512, 16), {"block_m": 128, "tile_size": 32, "num_warps": 8, "num_stages": 2}
     batch, kernels = columns.batches([(shape, PROMPT, H200)]), ("adjustable_tile", "unpaged")
