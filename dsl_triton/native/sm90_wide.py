@@ -204,8 +204,8 @@ def _clear_values(
 @gluon.jit
 def compute_wide(
     HALF: gl.constexpr, rows, chunks, v_clear, items, where, worth,
-    D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr,
-    SLOTS: gl.constexpr, SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
+    D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr, SLOTS: gl.constexpr,
+    SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     """Four warps: half HALF of the rows of every item, and of V's lanes the item's share."""
     S: gl.constexpr = gl.SliceLayout(1, products(TILE))
@@ -215,7 +215,7 @@ def compute_wide(
     q_boxes, q_full, q_empty = rows
     tiles, _, empty = chunks
     outs, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides = where
-    sinks_ptr, slopes_ptr, scales, f = worth
+    sinks_ptr, slopes_ptr, f = worth
     acc_ptr, m_ptr, l_ptr = parts
     queries = reinterpret(q_boxes, tiles.dtype, [2, 64, 512], tiles.layout)
     q = queries.index(HALF)
@@ -240,8 +240,6 @@ def compute_wide(
                 S, TILE, TOKENS, False, FEATURES,
             )  # fmt: skip
             base2 = f[2]
-            if FEATURES.key_scale:
-                base2 *= gl.load(scales[0] + group // SHARERS * scales[2])
             o = no_sums(V)
             mbarrier.wait(q_full.index(0), n & 1)
             take_turn(HALF)
@@ -277,8 +275,6 @@ def compute_wide(
             first, second, p = hopper.warpgroup_mma_wait(0, deps=[o[0], o[1], p])
             _free(empty, at - 1)
             if not SPLIT or part < 0:
-                if FEATURES.value_scale:
-                    inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
                 kept = q.slice(0, 256, 1)
                 keep_rows(kept, cast(weigh((first, second), inverse), tiles.dtype))
                 if share == 0:
@@ -315,7 +311,7 @@ def sm90_wide_kernel(
     query, key_cache,  # as of sm90_prefill.py, whose arguments these are
     value_cache_0, value_cache_1,  # descriptors of [rows, num_kv_heads, D / 2]: each share of V's lanes
     out_0, out_1,  # the same of the output
-    out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, scales,
+    out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, scales,  # scales: not read, a cache of 8 bits has other heads
     plan_ptr, counters_ptr, block_table_ptr, total, softmax_scale, f, table_stride, page_rows, steps, lse_strides,
     acc_strides,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
@@ -347,16 +343,14 @@ def sm90_wide_kernel(
     k_load = ((key_cache,), boxes, full, empty, page_rows[0])
     v_load = ((value_cache_0, value_cache_1), boxes, full, empty, page_rows[1])
     where = ((out_0, out_1), out_ptr, lse_ptr, parts, (steps[2], steps[3]), lse_strides, acc_strides)
-    worth = (sinks_ptr, slopes_ptr, scales, (f[0], f[1], softmax_scale * LOG2E))
+    worth = (sinks_ptr, slopes_ptr, (f[0], f[1], softmax_scale * LOG2E))
     gl.warp_specialize(
         [
             (compute_wide, (
-                0, rows, chunks, v_clear, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, SPLIT, FEATURES,
-                LSE,
+                0, rows, chunks, v_clear, items, where, worth, D, GROUP, TOKENS, TILE, SLOTS, SPLIT, FEATURES, LSE,
             )),
             (compute_wide, (
-                1, rows, chunks, v_clear, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, SPLIT, FEATURES,
-                LSE,
+                1, rows, chunks, v_clear, items, where, worth, D, GROUP, TOKENS, TILE, SLOTS, SPLIT, FEATURES, LSE,
             )),
             (load_chunks, (True, k_load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
             (load_chunks, (False, v_load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
