@@ -22,7 +22,7 @@ from common.spec.metadata import EVERY_KEY, BatchStats
 from compare.competitors import registry
 from dsl_triton import auto as portable
 from dsl_triton import native, parallel_softmax
-from dsl_triton.native import auto, sm90_config
+from dsl_triton.native import auto, sm90_config, sm90_prefill
 
 H200 = resolve("h200")
 LLAMA = AttentionShape()
@@ -211,6 +211,17 @@ def test_tensors_without_boxes_are_served_by_split(name):
         out = odd(out)
     else:
         batch = batch.replace(**{name: odd(getattr(batch, name))})
+    auto.launch(batch, Features(), out, choice, auto.workspace(shape, Capacity.of(batch), choice), lse=lse)
+    assert_right(out, lse, batch, Features(), auto.CONTRACT)
+
+
+def test_an_output_of_32_bits_beside_an_fp8_query_is_split_s():
+    """The kernel stores 16 bits; a choice does not know of the output."""
+    shape = AttentionShape(4, 2, 32, 16, E4M3, None, E4M3)
+    batch = make_batch([(20, 60), (1, 30)], shape)
+    choice = auto.FAMILY.named(auto.KERNEL, LLAMA, BatchStats.of(LONG), H200)
+    out, lse = torch.empty(batch.query.shape), torch.empty(batch.query.shape[:2])
+    assert not sm90_prefill.takes(batch, Features(), out) and sm90_prefill.takes(batch, Features(), out.half())
     auto.launch(batch, Features(), out, choice, auto.workspace(shape, Capacity.of(batch), choice), lse=lse)
     assert_right(out, lse, batch, Features(), auto.CONTRACT)
 
