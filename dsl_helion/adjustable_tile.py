@@ -26,18 +26,11 @@ from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import fits, held, kernel, launches, loop_order, operands, run, smallest_block_m
-from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
+from dsl_helion.features import bundle, row_operands
+from dsl_helion.head_parts import attend_parts, count_parts, in_parts, init_parts, load_query, store_parts
 from dsl_helion.masks import kv_tile_range
-from dsl_helion.page_runs import Gather, attend_runs, gather_form
-from dsl_helion.primitives import (
-    join_sums,
-    load_rows,
-    normalise,
-    q_block_rows,
-    softmax_init,
-    store_lse,
-    store_rows,
-)
+from dsl_helion.page_runs import Gather, gather_form
+from dsl_helion.primitives import join_sums, q_block_rows, store_lse
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -94,13 +87,18 @@ def _long_queries_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
     value_cache: torch.Tensor,  # the same, value_size in place of head_size
+    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
+    query_rest: torch.Tensor,  # of two parts the lanes behind the first (head_parts.py), else as above and not read
+    key_rest: torch.Tensor,
+    value_rest: torch.Tensor,
+    out_rest: torch.Tensor,
     block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
-    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
     softmax_scale: float,
     f: dict,
+    parts: hl.constexpr,
     num_kv_heads: hl.constexpr,
     block_size: hl.constexpr,
     number: hl.constexpr,
@@ -112,6 +110,7 @@ def _long_queries_kernel(
     hl.specialize(query.size(2))
     value_size = hl.specialize(out.size(2))
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
+    hl.specialize((query_rest.size(2), key_rest.size(-1), value_rest.size(-1), out_rest.size(2)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -145,32 +144,34 @@ def _long_queries_kernel(
             token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
             query_pos = context_len + token
             last_pos = context_len + torch.minimum(first + int32(block_q), query_len) - 1
-            q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
+            row = query_start + token
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
-            q, r = query_operand(q, r, key_cache)
-            m, l, acc = softmax_init(f, head, live, 0, q, value_size)
+            q, r = load_query(query, query_rest, row, head, live, r, key_cache, parts)
+            m, l, acc, acc_rest = init_parts(f, head, live, 0, q, value_size, out_rest, parts)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )
             for j_left in hl.grid(lo, full_lo):
-                m, l, acc = attend_runs(
-                    j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                    r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, True,
+                m, l, acc, acc_rest = attend_parts(
+                    j_left, q, m, l, acc, acc_rest, query_pos, seq, seq_len, first_key, end_key, kv_head,
+                    softmax_scale, f, r, (key_cache, value_cache, key_rest, value_rest), block_table, block_size,
+                    number, gather, tile_size, parts, True,
                 )  # fmt: skip
             for j_full in hl.grid(full_lo, full_hi):
-                m, l, acc = attend_runs(
-                    j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                    r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, False,
+                m, l, acc, acc_rest = attend_parts(
+                    j_full, q, m, l, acc, acc_rest, query_pos, seq, seq_len, first_key, end_key, kv_head,
+                    softmax_scale, f, r, (key_cache, value_cache, key_rest, value_rest), block_table, block_size,
+                    number, gather, tile_size, parts, False,
                 )  # fmt: skip
             for j_right in hl.grid(full_hi, hi):
-                m, l, acc = attend_runs(
-                    j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                    r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, True,
+                m, l, acc, acc_rest = attend_parts(
+                    j_right, q, m, l, acc, acc_rest, query_pos, seq, seq_len, first_key, end_key, kv_head,
+                    softmax_scale, f, r, (key_cache, value_cache, key_rest, value_rest), block_table, block_size,
+                    number, gather, tile_size, parts, True,
                 )  # fmt: skip
-            total = finished(narrow(acc, value_size), value_cache, f, r)
             sums = join_sums(l, f)
-            store_rows(out, query_start + token, head, live, normalise(total, sums, kv_head, f))
-            store_lse(lse, query_start + token, head, live, m, sums)
+            store_parts(out, out_rest, row, head, live, acc, acc_rest, sums, value_cache, kv_head, f, r, parts)
+            store_lse(lse, row, head, live, m, sums)
 
 
 _long_queries = kernel(_long_queries_kernel)
@@ -194,10 +195,12 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
     """One launch for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
     shape, config = batch.shape, held(config, batch.shape)
     gather, number = gather_form(config.gather, batch, config.tile_size)
+    parts = count_parts(batch, features)
+    tensors = in_parts((*operands(batch, gather, number), out), parts)
     block_m = max(config.block_m, smallest_block_m(shape))
     args = (
-        *operands(batch, gather, number), batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.softmax_scale, bundle(features, config, shape.head_size, block_m),
+        *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        lse, batch.softmax_scale, bundle(features, config, shape.head_size, block_m), parts,
         shape.num_kv_heads, shape.block_size, number, gather, smallest_block_m(shape), SHORT_QUERY,
     )  # fmt: skip
     run(_long_queries, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 2)])

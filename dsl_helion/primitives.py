@@ -209,13 +209,13 @@ def load_token_scales(
     return hl.load(scales, at, extra_mask=wanted.unsqueeze(1)).squeeze(1)
 
 
-def products(q, k, f):
-    """q . k of every row and key, float32 [block_m, tile_size]. k: as load_keys gives it."""
+def products(q, k, f, s=None):
+    """q . k of every row and key, float32 [block_m, tile_size], added to s. k: as load_keys gives it."""
     dtype = product_dtype(q.dtype)
     k = dequantise(k, dtype)
     if f["transposed_keys"] is None:
         k = k.transpose(0, 1)
-    return hl.dot(dequantise(q, dtype), k, out_dtype=torch.float32)
+    return hl.dot(dequantise(q, dtype), k, acc=s, out_dtype=torch.float32)
 
 
 def logit_scale(softmax_scale, f, r):
@@ -223,12 +223,12 @@ def logit_scale(softmax_scale, f, r):
     return softmax_scale if r["logit_scale"] is None else softmax_scale * r["logit_scale"]
 
 
-def logits(q, k, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked):
-    """Scores [block_m, tile_size], -inf where a row does not see a key.
+def logits(q, k, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked, s=None):
+    """Scores [block_m, tile_size], -inf where a row does not see a key. s: products over other lanes, to be added.
 
     Scores are raw products, or natural logits where a feature needs them; `base2_scale` takes either to base 2.
     """
-    s = products(q, k, f)
+    s = products(q, k, f, s)
     scale = logit_scale(softmax_scale, f, r)
     if r["row_scale"] is not None:
         s = s * r["row_scale"].unsqueeze(1)
@@ -291,8 +291,8 @@ def join_sums(l, f):
     return l.sum(2).sum(1) if f["split_sums"] is not None else l
 
 
-def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
-    """One step of the online softmax over scores s [block_m, tile_size] and values v [tile_size, value_size].
+def softmax_weights(s, value_scales, m, l, base2, f, r, masked):
+    """P of scores s [block_m, tile_size], what the sums of V so far are worth beside it, and the new m and l.
 
     m is in base 2, s is not yet. Scaling the row's maximum, not each score, saves the registers of a second copy of s.
     P in fp16 beside a bf16 query carries HEADROOM until `finished`.
@@ -308,8 +308,18 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
         p = p * value_scales.unsqueeze(0)
     elif r["row_scale"] is not None:  # a logit beyond 2^24 may exceed the rounded maximum: P would be Inf in fp16
         p = torch.where(p > 1.0, HEADROOM, p * HEADROOM)
-    acc = hl.dot(p.to(v.dtype), widen(v, acc.size(1)), acc=acc * alpha.unsqueeze(1))
-    return m_new, l, acc
+    return p, alpha, m_new, l
+
+
+def sum_values(p, v, alpha, acc):
+    """acc * alpha + P . V, of V [tile_size, value_size]."""
+    return hl.dot(p.to(v.dtype), widen(v, acc.size(1)), acc=acc * alpha.unsqueeze(1))
+
+
+def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
+    """One step of the online softmax over scores s [block_m, tile_size] and values v [tile_size, value_size]."""
+    p, alpha, m, l = softmax_weights(s, value_scales, m, l, base2, f, r, masked)
+    return m, l, sum_values(p, v, alpha, acc)
 
 
 def attend_tile(

@@ -251,8 +251,8 @@ def load_token_scales(scales_ptr, strides, page, slot, kv_head, wanted):
 
 
 @triton.jit
-def products(q, k, f):
-    """q . k of every row and key, float32 [BLOCK_M, TILE_SIZE]. Triton multiplies fp8 of at least 32 lanes.
+def products(q, k, f, s=None):
+    """q . k of every row and key, float32 [BLOCK_M, TILE_SIZE], added to s. Triton multiplies fp8 of at least 32 lanes.
 
     k: as load_keys gives it.
     """
@@ -261,7 +261,7 @@ def products(q, k, f):
         k = k.to(tl.float16)
     if f.transposed_keys is None:
         k = tl.trans(k)
-    return tl.dot(q, k, input_precision="ieee")
+    return tl.dot(q, k, s, input_precision="ieee")
 
 
 @triton.jit
@@ -352,8 +352,8 @@ def join_sums(l):
 
 
 @triton.jit
-def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexpr):
-    """One step of the online softmax: scores s [BLOCK_M, TILE_SIZE], values v [TILE_SIZE, VALUE_PADDED].
+def softmax_weights(s, value_scales, m, l, base2, f, r, MASKED: tl.constexpr):
+    """P of scores s [BLOCK_M, TILE_SIZE], what the sums of V so far are worth beside it, and the new m and l.
 
     m is in base 2, s is not yet. Scaling the row's maximum, not each score, saves the registers of a second copy of s:
     33 spills a tile of 128 x 64 on sm_90. P in fp16 beside a bf16 query carries HEADROOM until `finished`.
@@ -369,8 +369,20 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
         p *= tl.expand_dims(value_scales, 0)
     elif r.row_scale.dtype.is_floating():  # a logit beyond 2^24 may exceed the rounded maximum: P would be Inf in fp16
         p = tl.where(p > 1.0, HEADROOM, p * HEADROOM)
-    acc = tl.dot(p.to(v.dtype), widen(v, acc.shape[1]), acc * tl.expand_dims(alpha, 1), input_precision="ieee")
-    return m_new, l, acc
+    return p, alpha, m_new, l
+
+
+@triton.jit
+def sum_values(p, v, alpha, acc):
+    """acc * alpha + P . V, of V [TILE_SIZE, VALUE_PADDED]."""
+    return tl.dot(p.to(v.dtype), widen(v, acc.shape[1]), acc * tl.expand_dims(alpha, 1), input_precision="ieee")
+
+
+@triton.jit
+def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexpr):
+    """One step of the online softmax: scores s [BLOCK_M, TILE_SIZE], values v [TILE_SIZE, VALUE_PADDED]."""
+    p, alpha, m, l = softmax_weights(s, value_scales, m, l, base2, f, r, MASKED)
+    return m, l, sum_values(p, v, alpha, acc)
 
 
 @triton.jit
@@ -404,7 +416,7 @@ def attend_range(attend: tl.constexpr, start, full_start, full_stop, stop, q, m,
 
     attend: attend_tile, or one that reads K and V from elsewhere. operands: its arguments from query_pos to MASKED.
     """
-    l = split_sums(l, q.shape[0])
+    l = split_sums(l, m.shape[0])
     for j in range(start, full_start):
         m, l, acc = attend(j, q, m, l, acc, *operands, MASKED=True)
     for j in range(full_start, full_stop):

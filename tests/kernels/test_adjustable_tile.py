@@ -11,7 +11,9 @@ from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from common.spec.metadata import SHORT_QUERY, BatchStats
 from compare.competitors import registry
+from dsl_helion.head_parts import count_parts
 from dsl_helion.page_runs import gather_form
+from dsl_triton.head_parts import first_lanes
 from dsl_triton.page_runs import run_length, value_strides
 from dsls import in_helion, in_triton
 from far_caches import apart
@@ -71,6 +73,46 @@ def test_any_tile_over_any_page_is_right(dsl, page: int, tile: int) -> None:
     judge(dsl, batch, features, by_runs)
     for other in OTHERS[dsl.name]:
         assert all(map(torch.equal, by_runs, run(dsl, batch, features, 64, tile, other))), other
+
+
+PARTS = [
+    pytest.param(dsl, head, gather, id=f"{dsl}-{head}-{gather}", marks=pytest.mark.slow if slow else ())
+    for dsl, head, gather, slow in (
+        ("triton", 80, "run", False),
+        ("triton", 96, "key", False),
+        ("triton", 96, "run", False),
+        ("helion", 80, "run", False),
+        ("helion", 96, "flat", True),
+        ("helion", 96, "2idx", True),
+    )
+]
+
+
+@pytest.mark.parametrize(("dsl", "head", "gather"), PARTS, indirect=["dsl"])
+def test_a_head_of_two_parts_is_right(dsl, head: int, gather: str) -> None:
+    """Of two query heads a KV head, with what scores and sums need of both parts."""
+    shape = AttentionShape(4, 2, head, 16, torch.float32)
+    batch = make_batch([(17, 60), (40, 40)], shape)
+    features = Features(sliding_window=30, softcap=20.0, sinks=torch.linspace(-1.0, 1.0, 4))
+    judge(dsl, batch, features, run(dsl, batch, features, 64, 32, gather))
+
+
+@pytest.mark.parametrize(
+    ("head", "value", "stored", "parts"),
+    [
+        (96, None, torch.float16, True),
+        (80, None, torch.float16, True),
+        (72, None, torch.float16, False),
+        (96, 64, torch.float16, False),
+        (96, None, torch.int8, False),
+    ],
+    ids=["96", "80", "72", "value-of-64", "8-bits"],
+)
+def test_which_heads_have_two_parts(head: int, value: int | None, stored: torch.dtype, parts: bool) -> None:
+    shape = AttentionShape(2, 1, head, 16, torch.float16, value_size=value, kv_dtype=stored)
+    batch = make_batch([(1, 9)], shape)
+    assert count_parts(batch, Features()) == 1 + parts
+    assert (first_lanes(batch, Features()) == 64) == parts
 
 
 @in_triton

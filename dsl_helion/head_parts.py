@@ -1,0 +1,124 @@
+"""Heads of 80 and 96 lanes as parts: products over 64 lanes and over the rest, in place of one over 128 (ours).
+
+Q is a tuple, (first lanes, the rest), or (all lanes,) of other heads; dsl_triton/head_parts.py says the same in Triton,
+and why. A part of Q, K, V or the output is a view of its lanes, made on the host, because hl.load adds to no address.
+"""
+
+import helion.language as hl
+import torch
+
+from common.spec import Features, PagedBatch, is_per_token
+from dsl_helion.features import finished, narrow, query_operand
+from dsl_helion.masks import not_before
+from dsl_helion.page_runs import attend_runs, find_runs, load_key_runs, load_runs
+from dsl_helion.primitives import (
+    base2_scale,
+    find_slots,
+    load_keys,
+    load_kv_tile,
+    load_rows,
+    logits,
+    normalise,
+    products,
+    softmax_init,
+    softmax_weights,
+    store_rows,
+    sum_values,
+)
+
+FIRST = 64  # lanes of the first part of a head that has two
+
+
+def count_parts(batch: PagedBatch, features: Features) -> int:
+    """How many parts a head has, 1 or 2. Caches of 8 bits and scales per token have one."""
+    shape = batch.shape
+    scaled = is_per_token(features.key_scale) or is_per_token(features.value_scale)
+    parts = shape.head_size in (80, 96) and shape.value_lanes == shape.head_size
+    return 2 if parts and batch.key_cache.element_size() > 1 and not scaled else 1
+
+
+def in_parts(tensors: tuple[torch.Tensor, ...], parts: int) -> tuple[torch.Tensor, ...]:
+    """The tensors as views of their first lanes, then views of the rest.
+
+    Of one part twice the same: Helion warns where `hl.specialize` stands under a condition, as for None it would.
+    """
+    if parts == 1:
+        return tensors * 2
+    return (*(tensor[..., :FIRST] for tensor in tensors), *(tensor[..., FIRST:] for tensor in tensors))
+
+
+def load_query(query, query_rest, row, head, live, r, cache, parts):
+    """Q as a tuple of parts and r, as `query_operand` leaves them."""
+    q, r = query_operand(load_rows(query, row, head, live), r, cache)
+    if parts == 1:
+        return (q,), r
+    else:
+        return (q, load_rows(query_rest, row, head, live)), r
+
+
+def init_parts(f, head, live, segment, q, value_size, out_rest, parts):
+    """softmax_init of a query in parts, and the sums of the rest: zeros [block_m], never read, where there is none.
+
+    Helion carries no tuple through a loop (CantCombineTypesInControlFlow), so both sums have names of their own.
+    """
+    m, l, acc = softmax_init(f, head, live, segment, q[0], value_size)
+    if parts == 1:
+        return m, l, acc, hl.zeros([acc.size(0)], dtype=torch.float32)
+    else:
+        return m, l, acc, hl.zeros([acc.size(0), out_rest.size(2)], dtype=torch.float32)
+
+
+def attend_parts(
+    j, q, m, l, acc, acc_rest, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+    r, caches, block_table, block_size, number, gather, tile_size, parts, masked,
+):  # fmt: skip
+    """attend_runs of a query in parts. caches: K and V of the first lanes, then of the rest."""
+    key_cache, value_cache, key_rest, value_rest = caches
+    if parts == 1:
+        m, l, acc = attend_runs(
+            j, q[0], m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+            r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, masked,
+        )  # fmt: skip
+        return m, l, acc, acc_rest
+    else:
+        key_pos = j * tile_size + hl.arange(tile_size)
+        wanted = not_before(first_key, key_pos, key_pos < end_key, f)
+        found = block_table, seq, j
+        bounds = first_key, end_key, f, block_size, number, gather, tile_size, masked
+        if gather == "run" or gather == "slice":
+            page, slot = find_runs(*found, *bounds)
+        else:
+            page, slot = find_slots(*found, key_pos, *bounds)
+        at = page, slot, kv_head, wanted
+        form = block_size, number, gather, tile_size, q[0].dtype
+        s = products(q[0], _load_keys(key_cache, at, f, *form), f)
+        k = _load_keys(key_rest, at, f, *form)
+        s = logits(q[1], k, None, query_pos, key_pos, seq_len, softmax_scale, f, r, masked, s)
+        v = _load_values(value_cache, at, *form, masked)
+        v_rest = _load_values(value_rest, at, *form, masked)
+        p, alpha, m, l = softmax_weights(s, None, m, l, base2_scale(softmax_scale, f, r), f, r, masked)
+        return m, l, sum_values(p, v, alpha, acc), sum_values(p, v_rest, alpha, acc_rest)
+
+
+def _load_keys(cache, at, f, block_size, number, gather, tile_size, dtype):
+    """K of these lanes, in any form of gather_form."""
+    if gather == "run" or gather == "slice":
+        return load_key_runs(cache, *at, f, number, gather, tile_size, dtype)
+    else:
+        return load_keys(cache, *at, f, block_size, gather, tile_size, dtype)
+
+
+def _load_values(cache, at, block_size, number, gather, tile_size, dtype, masked):
+    """V of these lanes, in any form of gather_form."""
+    if gather == "run" or gather == "slice":
+        return load_runs(cache, *at, number, gather, tile_size, dtype, masked)
+    else:
+        return load_kv_tile(cache, *at, block_size, gather, tile_size, dtype, masked)
+
+
+def store_parts(out, out_rest, row, head, live, acc, acc_rest, sums, cache, kv_head, f, r, parts):
+    """Normalise the sums of V and store them."""
+    total = finished(narrow(acc, out.size(2)), cache, f, r)
+    store_rows(out, row, head, live, normalise(total, sums, kv_head, f))
+    if parts == 2:
+        store_rows(out_rest, row, head, live, normalise(acc_rest, sums, kv_head, f))

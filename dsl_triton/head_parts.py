@@ -1,0 +1,136 @@
+"""Heads of 80 and 96 lanes as parts: products over 64 lanes and over the rest, in place of one over 128 (ours).
+
+Q and the sums of V are tuples, (first lanes, the rest), or (all lanes,) of other heads. Both parts of a score are one
+sum, so that the softmax is as before. What is left out is a quarter of all loads, of the products and of the shared
+memory.
+"""
+
+import triton
+import triton.language as tl
+
+from common.spec import Features, PagedBatch, is_per_token
+from dsl_triton.binding import padded
+from dsl_triton.features import finished, narrow, query_operand
+from dsl_triton.masks import not_before
+from dsl_triton.page_runs import attend_runs, find_runs, load_key_runs, load_runs
+from dsl_triton.primitives import (
+    base2_scale,
+    find_slots,
+    load_keys,
+    load_kv_tile,
+    load_rows,
+    logits,
+    normalise,
+    products,
+    softmax_init,
+    softmax_weights,
+    store_rows,
+    sum_values,
+)
+
+
+def first_lanes(batch: PagedBatch, features: Features) -> int:
+    """Lanes of the first part: 64, or all of a head that is one. Caches of 8 bits and scales per token have one."""
+    shape = batch.shape
+    scaled = is_per_token(features.key_scale) or is_per_token(features.value_scale)
+    parts = shape.head_size in (80, 96) and shape.value_lanes == shape.head_size
+    if parts and batch.key_cache.element_size() > 1 and not scaled:
+        return 64
+    return max(padded(shape.head_size), padded(shape.value_lanes))
+
+
+@triton.jit
+def load_query(
+    ptr, strides, row, head, live, r, cache_ptr, HEAD_SIZE: tl.constexpr, FIRST: tl.constexpr
+):  # fmt: skip
+    """Q as a tuple of parts and r, as `query_operand` leaves them."""
+    if HEAD_SIZE <= FIRST:
+        q, r = query_operand(load_rows(ptr, strides, row, head, live, HEAD_SIZE), r, cache_ptr)
+        return (q,), r
+    else:
+        first = load_rows(ptr, strides, row, head, live, FIRST)
+        return (first, load_rows(ptr + FIRST, strides, row, head, live, HEAD_SIZE - FIRST)), r
+
+
+@triton.jit
+def init_parts(f, head, live, segment, q, VALUE_SIZE: tl.constexpr, FIRST: tl.constexpr):
+    """softmax_init of a query in parts."""
+    if len(q) == 1:
+        m, l, acc = softmax_init(f, head, live, segment, q[0], VALUE_SIZE)
+        return m, l, (acc,)
+    else:
+        m, l, acc = softmax_init(f, head, live, segment, q[0], FIRST)
+        return m, l, (acc, tl.zeros([acc.shape[0], padded(VALUE_SIZE - FIRST)], tl.float32))
+
+
+@triton.jit
+def attend_parts(
+    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
+    key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, value_strides,
+    HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr,
+    RUN: tl.constexpr, FIRST: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """attend_runs of a query in parts."""
+    if len(q) == 1:
+        m, l, only = attend_runs(
+            j, q[0], m, l, acc[0], query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
+            key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, value_strides,
+            HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED,
+        )  # fmt: skip
+        return m, l, (only,)
+    else:
+        REST: tl.constexpr = HEAD_SIZE - FIRST
+        DTYPE: tl.constexpr = q[0].dtype
+        v_strides = key_strides if value_strides is None else value_strides
+        key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
+        wanted = not_before(first_key, key_pos, key_pos < end_key, f)
+        if RUN == 1:
+            page, slot = find_slots(block_table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE, MASKED)
+        else:
+            page, slot = find_runs(block_table_ptr, j, first_key, end_key, f, BLOCK_SIZE, TILE_SIZE, RUN, MASKED)
+        at = (page, slot, kv_head, wanted, f)
+        k = _load_keys(key_cache_ptr, key_strides, at, FIRST, TILE_SIZE, RUN, DTYPE)
+        s = products(q[0], k, f)
+        k = _load_keys(key_cache_ptr + FIRST, key_strides, at, REST, TILE_SIZE, RUN, DTYPE)
+        s = products(q[1], k, f, s)
+        s = logits(s, 0, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
+        v = _load_values(value_cache_ptr, v_strides, at, FIRST, TILE_SIZE, RUN, DTYPE, MASKED)
+        rest = _load_values(value_cache_ptr + FIRST, v_strides, at, REST, TILE_SIZE, RUN, DTYPE, MASKED)
+        p, alpha, m, l = softmax_weights(s, 0, m, l, base2_scale(softmax_scale, f, r), f, r, MASKED)
+        return m, l, (sum_values(p, v, alpha, acc[0]), sum_values(p, rest, alpha, acc[1]))
+
+
+@triton.jit
+def _load_keys(ptr, strides, at, LANES: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, DTYPE: tl.constexpr):
+    """The first LANES lanes of K from ptr on, by keys or by runs."""
+    page, slot, kv_head, wanted, f = at
+    if RUN == 1:
+        return load_keys(ptr, strides, page, slot, kv_head, wanted, f, LANES, DTYPE)
+    else:
+        return load_key_runs(ptr, strides, page, slot, kv_head, wanted, f, LANES, TILE_SIZE, RUN, DTYPE)
+
+
+@triton.jit
+def _load_values(
+    ptr, strides, at, LANES: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, DTYPE: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """The first LANES lanes of V from ptr on, by keys or by runs."""
+    page, slot, kv_head, wanted, f = at
+    if RUN == 1:
+        return load_kv_tile(ptr, strides, page, slot, kv_head, wanted, f, LANES, DTYPE, MASKED)
+    else:
+        return load_runs(ptr, strides, page, slot, kv_head, wanted, f, LANES, TILE_SIZE, RUN, DTYPE, MASKED)
+
+
+@triton.jit
+def store_parts(
+    ptr, strides, row, head, live, acc, l, cache_ptr, kv_head, f, r, VALUE_SIZE: tl.constexpr, FIRST: tl.constexpr
+):  # fmt: skip
+    """Normalise the sums of V and store them."""
+    SIZE: tl.constexpr = VALUE_SIZE if len(acc) == 1 else FIRST
+    x = normalise(finished(narrow(acc[0], SIZE), cache_ptr, f, r), l, kv_head, f)
+    store_rows(ptr, strides, row, head, live, x, SIZE)
+    if len(acc) > 1:
+        x = normalise(finished(narrow(acc[1], VALUE_SIZE - FIRST), cache_ptr, f, r), l, kv_head, f)
+        store_rows(ptr + FIRST, strides, row, head, live, x, VALUE_SIZE - FIRST)
