@@ -104,7 +104,7 @@ def _graph(count: int) -> dict[str, tuple[Any, ...]]:
                     "page": (16, 24)}  # fmt: skip
 
 
-def _of_model(model: published.Model) -> dict[str, tuple[Any, ...]]:
+def _of_model(model: published.Model, query: tuple[int, ...] = (1, 3)) -> dict[str, tuple[Any, ...]]:
     """A layer of a model on few KV heads, whose context is longer than it sees."""
     ratio, sees = model.heads[0] // model.heads[1], model.window or model.chunk or 0
     past = tuple(max(sees, 64) + more for more in (0, 1, 63))
@@ -112,7 +112,7 @@ def _of_model(model: published.Model) -> dict[str, tuple[Any, ...]]:
                                       "head_size": (model.head_size,), "value_size": (model.value_size,)}  # fmt: skip
     seen = {"window": (model.window,), "chunk": ((model.chunk, 0) if model.chunk else None,)}
     rest = {"softcap": (model.softcap,), "sinks": ("near" if model.sinks else None,), "page": (16, 32, 64)}
-    return dear | seen | rest | {"context": past, "query": (1, 3)}
+    return dear | seen | rest | {"context": past, "query": query}
 
 
 def _whole_tiles(tile: int) -> dict[str, tuple[Any, ...]]:
@@ -125,7 +125,8 @@ _SPECIAL = [model for model in published.MODELS if model.window or model.chunk o
 PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
     *({"query": (tokens,), "ratio": (heads,), "kv_heads": (1, 2), "head_size": (16, 32)}
       for tokens, heads in _ROWS.values()),
-    *(_of_model(model) for model in _SPECIAL if model.name in ("gpt-oss", "Mistral 7B", "Gemma 3 27B", "Llama 4")),
+    *(_of_model(model, (query,)) for model in _SPECIAL for query in (1, 3)
+      if model.name in ("gpt-oss", "Mistral 7B", "Gemma 3 27B", "Llama 4")),
     *map(_whole_tiles, (32, 128)),
     _graph(1025),
     _TINY | {"context": (65_540,), "query": (1,), "page": (512,), "sequences": (1, 2)},

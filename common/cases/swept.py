@@ -24,7 +24,7 @@ _SMALL = {"head_size": 16, "block_size": 8}
 
 
 def _swept(name: str, keys: int, **options: Any) -> Case:
-    return named(f"swept-{name}", lens=((1, keys), (2, 20)), **_SMALL | options)
+    return named(f"swept-{name}", lens=((1, keys), (2, 20), (3, 3)), **_SMALL | options)  # the last sees its first key
 
 
 SWEPT: tuple[Case, ...] = (
