@@ -87,23 +87,23 @@ def _long_queries_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
     value_cache: torch.Tensor,  # the same, value_size in place of head_size
+    block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
     out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
     query_rest: torch.Tensor,  # of two parts the lanes behind the first (head_parts.py), else as above and not read
     key_rest: torch.Tensor,
     value_rest: torch.Tensor,
     out_rest: torch.Tensor,
-    block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
-    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
-    seq_lens: torch.Tensor,  # i32 [num_seqs]
-    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
     softmax_scale: float,
     f: dict,
-    parts: hl.constexpr,
     num_kv_heads: hl.constexpr,
     block_size: hl.constexpr,
     number: hl.constexpr,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
+    parts: hl.constexpr,
     longest_short: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
@@ -196,11 +196,11 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
     shape, config = batch.shape, held(config, batch.shape)
     gather, number = gather_form(config.gather, batch, config.tile_size)
     parts = count_parts(batch, features)
-    tensors = in_parts((*operands(batch, gather, number), out), parts)
+    query, key_cache, value_cache, out, *rest = in_parts((*operands(batch, gather, number), out), parts)
     block_m = max(config.block_m, smallest_block_m(shape))
     args = (
-        *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        lse, batch.softmax_scale, bundle(features, config, shape.head_size, block_m), parts,
-        shape.num_kv_heads, shape.block_size, number, gather, smallest_block_m(shape), SHORT_QUERY,
+        query, key_cache, value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *rest,
+        batch.softmax_scale, bundle(features, config, shape.head_size, block_m),
+        shape.num_kv_heads, shape.block_size, number, gather, smallest_block_m(shape), parts, SHORT_QUERY,
     )  # fmt: skip
     run(_long_queries, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 2)])

@@ -8,7 +8,7 @@ from common.spec.kernel import new_tokens
 from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_helion.arithmetic import int32
 from dsl_helion.binding import cache_view, loadable, value_dtype
-from dsl_helion.primitives import base2_scale, dequantise, logits, softmax_step, wide_index
+from dsl_helion.primitives import base2_scale, dequantise, logits, products, softmax_step, wide_index
 
 
 def masked_tile(i, left, lo, full_hi):
@@ -59,7 +59,7 @@ def attend_block(
         at = [rows, kv_head, slice(None)]
     k = load_key_rows(keys, rows, at, kv_head, f, foreign, q.dtype)
     scales = load_copied_scales(key_scales, row + j * tile_size, tile_size)
-    s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
+    s = logits(products(q, k, f), q, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
     dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
     if masked and foreign:
         own = (key_pos >= j * tile_size) & (key_pos < seq_len)

@@ -47,16 +47,16 @@ def in_parts(tensors: tuple[torch.Tensor, ...], parts: int) -> tuple[torch.Tenso
     return (*(tensor[..., :FIRST] for tensor in tensors), *(tensor[..., FIRST:] for tensor in tensors))
 
 
-def load_query(query, query_rest, row, head, live, r, cache, parts):
+def load_query(tensor, rest, row, head, live, r, cache, parts):
     """Q as a tuple of parts and r, as `query_operand` leaves them."""
-    q, r = query_operand(load_rows(query, row, head, live), r, cache)
+    q, r = query_operand(load_rows(tensor, row, head, live), r, cache)
     if parts == 1:
         return (q,), r
     else:
-        return (q, load_rows(query_rest, row, head, live)), r
+        return (q, load_rows(rest, row, head, live)), r
 
 
-def init_parts(f, head, live, segment, q, value_size, out_rest, parts):
+def init_parts(f, head, live, segment, q, value_size, rest, parts):
     """softmax_init of a query in parts, and the sums of the rest: zeros [block_m], never read, where there is none.
 
     Helion carries no tuple through a loop (CantCombineTypesInControlFlow), so both sums have names of their own.
@@ -65,7 +65,7 @@ def init_parts(f, head, live, segment, q, value_size, out_rest, parts):
     if parts == 1:
         return m, l, acc, hl.zeros([acc.size(0)], dtype=torch.float32)
     else:
-        return m, l, acc, hl.zeros([acc.size(0), out_rest.size(2)], dtype=torch.float32)
+        return m, l, acc, hl.zeros([acc.size(0), rest.size(2)], dtype=torch.float32)
 
 
 def attend_parts(
@@ -92,33 +92,33 @@ def attend_parts(
         at = page, slot, kv_head, wanted
         form = block_size, number, gather, tile_size, q[0].dtype
         s = products(q[0], _load_keys(key_cache, at, f, *form), f)
-        k = _load_keys(key_rest, at, f, *form)
-        s = logits(q[1], k, None, query_pos, key_pos, seq_len, softmax_scale, f, r, masked, s)
+        s = products(q[1], _load_keys(key_rest, at, f, *form), f, s)
+        s = logits(s, q[0], None, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
         v = _load_values(value_cache, at, *form, masked)
         v_rest = _load_values(value_rest, at, *form, masked)
         p, alpha, m, l = softmax_weights(s, None, m, l, base2_scale(softmax_scale, f, r), f, r, masked)
         return m, l, sum_values(p, v, alpha, acc), sum_values(p, v_rest, alpha, acc_rest)
 
 
-def _load_keys(cache, at, f, block_size, number, gather, tile_size, dtype):
+def _load_keys(tensor, at, f, block_size, number, gather, tile_size, dtype):
     """K of these lanes, in any form of gather_form."""
     if gather == "run" or gather == "slice":
-        return load_key_runs(cache, *at, f, number, gather, tile_size, dtype)
+        return load_key_runs(tensor, *at, f, number, gather, tile_size, dtype)
     else:
-        return load_keys(cache, *at, f, block_size, gather, tile_size, dtype)
+        return load_keys(tensor, *at, f, block_size, gather, tile_size, dtype)
 
 
-def _load_values(cache, at, block_size, number, gather, tile_size, dtype, masked):
+def _load_values(tensor, at, block_size, number, gather, tile_size, dtype, masked):
     """V of these lanes, in any form of gather_form."""
     if gather == "run" or gather == "slice":
-        return load_runs(cache, *at, number, gather, tile_size, dtype, masked)
+        return load_runs(tensor, *at, number, gather, tile_size, dtype, masked)
     else:
-        return load_kv_tile(cache, *at, block_size, gather, tile_size, dtype, masked)
+        return load_kv_tile(tensor, *at, block_size, gather, tile_size, dtype, masked)
 
 
-def store_parts(out, out_rest, row, head, live, acc, acc_rest, sums, cache, kv_head, f, r, parts):
+def store_parts(tensor, rest, row, head, live, acc, acc_rest, l, cache, kv_head, f, r, parts):
     """Normalise the sums of V and store them."""
-    total = finished(narrow(acc, out.size(2)), cache, f, r)
-    store_rows(out, row, head, live, normalise(total, sums, kv_head, f))
+    total = finished(narrow(acc, tensor.size(2)), cache, f, r)
+    store_rows(tensor, row, head, live, normalise(total, l, kv_head, f))
     if parts == 2:
-        store_rows(out_rest, row, head, live, normalise(acc_rest, sums, kv_head, f))
+        store_rows(rest, row, head, live, normalise(acc_rest, l, kv_head, f))

@@ -23,6 +23,7 @@ from dsl_helion.primitives import (
     dequantise_values,
     load_token_scales,
     logits,
+    products,
     softmax_step,
     wide_index,
 )
@@ -124,7 +125,7 @@ def attend_runs(
         tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
         k = load_key_runs(key_cache, page, slot, kv_head, wanted, f, number, gather, tile_size, q.dtype)
         scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
-        s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
+        s = logits(products(q, k, f), q, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
         v = load_runs(value_cache, page, slot, kv_head, wanted, number, gather, tile_size, None, masked)
         v = dequantise_values(v, value_dtype(q.dtype, f["value_token_scales"] is not None))
         scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)

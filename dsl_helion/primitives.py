@@ -223,12 +223,11 @@ def logit_scale(softmax_scale, f, r):
     return softmax_scale if r["logit_scale"] is None else softmax_scale * r["logit_scale"]
 
 
-def logits(q, k, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked, s=None):
-    """Scores [block_m, tile_size], -inf where a row does not see a key. s: products over other lanes, to be added.
+def logits(s, q, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked):
+    """Scores of products s, -inf where a row does not see a key.
 
     Scores are raw products, or natural logits where a feature needs them; `base2_scale` takes either to base 2.
     """
-    s = products(q, k, f, s)
     scale = logit_scale(softmax_scale, f, r)
     if r["row_scale"] is not None:
         s = s * r["row_scale"].unsqueeze(1)
@@ -338,7 +337,7 @@ def attend_tile(
     tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
     k = load_keys(key_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, q.dtype)
     scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
-    s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
+    s = logits(products(q, k, f), q, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
     v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, None, masked)
     v = dequantise_values(v, value_dtype(q.dtype, f["value_token_scales"] is not None))
     scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)

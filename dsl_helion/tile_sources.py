@@ -18,6 +18,7 @@ from dsl_helion.primitives import (
     find_slots,
     load_token_scales,
     logits,
+    products,
     softmax_step,
 )
 
@@ -66,7 +67,7 @@ def attend_paged_tile(
         if f["transposed_keys"] is not None:
             k = k.transpose(0, 1)
         scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
-        s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
+        s = logits(products(q, k, f), q, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
         v = load_packed_tile(value_cache, page, slot, kv_head, wanted, lanes[1], 1, None, masked)
         v = dequantise_values(v, value_dtype(q.dtype, f["value_token_scales"] is not None))
         scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
@@ -93,7 +94,7 @@ def attend_new_tile(
     else:
         at = [row.unsqueeze(1), torch.zeros_like(row).unsqueeze(1) + kv_head, lane.unsqueeze(0)]
     k = dequantise(hl.load(key, at), q.dtype)
-    s = logits(q, k, None, token, key_pos, new_len, softmax_scale, f, r, masked)
+    s = logits(products(q, k, f), q, None, token, key_pos, new_len, softmax_scale, f, r, masked)
     row = row.unsqueeze(1)
     at = [row, torch.zeros_like(row) + kv_head, hl.arange(lanes[1]).unsqueeze(0)]
     if masked:

@@ -26,7 +26,7 @@ from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton import parallel_softmax
 from dsl_triton.binding import fits, on_cdna, smallest_block_m, strides
 from dsl_triton.features import bundle, row_operands
-from dsl_triton.head_parts import attend_parts, first_lanes, init_parts, load_query, store_parts
+from dsl_triton.head_parts import attend_parts, count_parts, init_parts, load_query, store_parts
 from dsl_triton.masks import kv_tile_range
 from dsl_triton.page_runs import Gather, run_length, value_strides
 from dsl_triton.primitives import (
@@ -96,7 +96,7 @@ def _long_queries_kernel(
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr,
-    FIRST: tl.constexpr, LONGEST_SHORT: tl.constexpr,
+    PARTS: tl.constexpr, LONGEST_SHORT: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
@@ -111,8 +111,8 @@ def _long_queries_kernel(
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
         row = query_start + token
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
-        q, r = load_query(query_ptr, query_strides, row, head, live, r, key_cache_ptr, HEAD_SIZE, FIRST)
-        m, l, acc = init_parts(f, head, live, 0, q, VALUE_SIZE, FIRST)
+        q, r = load_query(query_ptr, query_strides, row, head, live, r, key_cache_ptr, HEAD_SIZE, PARTS)
+        m, l, acc = init_parts(f, head, live, 0, q, VALUE_SIZE, PARTS)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
@@ -121,10 +121,10 @@ def _long_queries_kernel(
             attend_parts, lo, full_lo, full_hi, hi, q, m, l, acc, (
                 query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, FIRST,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, PARTS,
             ),
         )  # fmt: skip
-        store_parts(out_ptr, out_strides, row, head, live, acc, l, value_cache_ptr, kv_head, f, r, VALUE_SIZE, FIRST)
+        store_parts(out_ptr, out_strides, row, head, live, acc, l, value_cache_ptr, kv_head, f, r, VALUE_SIZE, PARTS)
         store_lse(lse_ptr, lse_strides, row, head, live, m, l)
 
 
@@ -154,7 +154,7 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        RUN=run_length(config.gather, batch, config.tile_size), FIRST=first_lanes(batch, features),
+        RUN=run_length(config.gather, batch, config.tile_size), PARTS=count_parts(batch, features),
         LONGEST_SHORT=SHORT_QUERY,
         num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
     )  # fmt: skip

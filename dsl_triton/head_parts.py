@@ -28,23 +28,23 @@ from dsl_triton.primitives import (
     sum_values,
 )
 
+FIRST = tl.constexpr(64)  # lanes of the first part of a head that has two
 
-def first_lanes(batch: PagedBatch, features: Features) -> int:
-    """Lanes of the first part: 64, or all of a head that is one. Caches of 8 bits and scales per token have one."""
+
+def count_parts(batch: PagedBatch, features: Features) -> int:
+    """How many parts a head has, 1 or 2. Caches of 8 bits and scales per token have one."""
     shape = batch.shape
     scaled = is_per_token(features.key_scale) or is_per_token(features.value_scale)
     parts = shape.head_size in (80, 96) and shape.value_lanes == shape.head_size
-    if parts and batch.key_cache.element_size() > 1 and not scaled:
-        return 64
-    return max(padded(shape.head_size), padded(shape.value_lanes))
+    return 2 if parts and batch.key_cache.element_size() > 1 and not scaled else 1
 
 
 @triton.jit
 def load_query(
-    ptr, strides, row, head, live, r, cache_ptr, HEAD_SIZE: tl.constexpr, FIRST: tl.constexpr
+    ptr, strides, row, head, live, r, cache_ptr, HEAD_SIZE: tl.constexpr, PARTS: tl.constexpr
 ):  # fmt: skip
     """Q as a tuple of parts and r, as `query_operand` leaves them."""
-    if HEAD_SIZE <= FIRST:
+    if PARTS == 1:
         q, r = query_operand(load_rows(ptr, strides, row, head, live, HEAD_SIZE), r, cache_ptr)
         return (q,), r
     else:
@@ -53,9 +53,9 @@ def load_query(
 
 
 @triton.jit
-def init_parts(f, head, live, segment, q, VALUE_SIZE: tl.constexpr, FIRST: tl.constexpr):
+def init_parts(f, head, live, segment, q, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr):
     """softmax_init of a query in parts."""
-    if len(q) == 1:
+    if PARTS == 1:
         m, l, acc = softmax_init(f, head, live, segment, q[0], VALUE_SIZE)
         return m, l, (acc,)
     else:
@@ -68,10 +68,10 @@ def attend_parts(
     j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
     key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, value_strides,
     HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr,
-    RUN: tl.constexpr, FIRST: tl.constexpr, MASKED: tl.constexpr,
+    RUN: tl.constexpr, PARTS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """attend_runs of a query in parts."""
-    if len(q) == 1:
+    if PARTS == 1:
         m, l, only = attend_runs(
             j, q[0], m, l, acc[0], query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
             key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, value_strides,
@@ -125,12 +125,12 @@ def _load_values(
 
 @triton.jit
 def store_parts(
-    ptr, strides, row, head, live, acc, l, cache_ptr, kv_head, f, r, VALUE_SIZE: tl.constexpr, FIRST: tl.constexpr
+    ptr, strides, row, head, live, acc, l, cache_ptr, kv_head, f, r, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr
 ):  # fmt: skip
     """Normalise the sums of V and store them."""
-    SIZE: tl.constexpr = VALUE_SIZE if len(acc) == 1 else FIRST
+    SIZE: tl.constexpr = VALUE_SIZE if PARTS == 1 else FIRST
     x = normalise(finished(narrow(acc[0], SIZE), cache_ptr, f, r), l, kv_head, f)
     store_rows(ptr, strides, row, head, live, x, SIZE)
-    if len(acc) > 1:
+    if PARTS == 2:
         x = normalise(finished(narrow(acc[1], VALUE_SIZE - FIRST), cache_ptr, f, r), l, kv_head, f)
         store_rows(ptr + FIRST, strides, row, head, live, x, VALUE_SIZE - FIRST)

@@ -34,10 +34,9 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         yield Config(16, 16, gather, num_warps=num_warps, num_stages=num_stages)
 
 
-def _products(q, k, f, s):  # adjustable_tile's heads in parts have s; these do not
-    return (q.to(torch.float32).unsqueeze(1) * k.to(torch.float32).unsqueeze(0)).sum(
-        2
-    )  # of [block_m, tile_size, lanes]
+def _products(q, k, f):
+    products = q.to(torch.float32).unsqueeze(1) * k.to(torch.float32).unsqueeze(0)  # [block_m, tile_size, lanes]
+    return products.sum(2)
 
 
 def _softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):

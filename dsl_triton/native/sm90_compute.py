@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from dsl_triton.native.gluon_names import barrier, reinterpret
-from dsl_triton.native.sm90_boxes import even_lanes, rest_lanes, scales_rows, sum_lanes
+from dsl_triton.native.sm90_boxes import even_lanes, rest_lanes, scales_rows, sum_lanes, tile_lanes
 from dsl_triton.native.sm90_load import FIELDS, field
 from dsl_triton.native.sm90_store import half_rows, keep_rows, store, store_beside, store_sums
 
@@ -303,6 +303,47 @@ def next_item(items, n, SLOTS: gl.constexpr):
 
 
 @gluon.jit
+def _keep_item(
+    HALF: gl.constexpr, rows, where, worth, row, first, part, group, m, l, o, inverse, buffer,
+    LAYOUT: gl.constexpr, D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
+    BUFFERS: gl.constexpr, OWN_OUT: gl.constexpr, SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
+):  # fmt: skip
+    """Store a half's output and LSE, or its sums, m and l where the item is one of several parts.
+
+    row: of each row its token, its head and whether there is one. first: the item's first row, its first head and how
+    many tokens are left. LAYOUT: of a tile of K.
+    """
+    q_boxes, _q_full, _q_empty, _row_scales = rows
+    out, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides, o_boxes = where
+    OUT: gl.constexpr = out_ptr.dtype.element_ty
+    _sinks_ptr, _slopes_ptr, scales, _f = worth
+    acc_ptr, m_ptr, l_ptr = parts
+    token, head, live = row
+    row_0, head_0, left = first
+    PADDED: gl.constexpr = tile_lanes(D)
+    if not SPLIT or part < 0:
+        if FEATURES.value_scale:
+            inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
+        output = cast(weigh(o, inverse), OUT)
+        if OWN_OUT:
+            store_beside(HALF, out, out_ptr, o_boxes, output, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
+        else:
+            kept = reinterpret(q_boxes, OUT, [BUFFERS * 2, 64, PADDED], LAYOUT).index(buffer * 2 + HALF)
+            keep_rows(kept, output)
+            first_box = (buffer * 2 + HALF) * (PADDED // 64)
+            store(HALF, out, out_ptr, kept, q_boxes, first_box, 0, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
+        if LSE:
+            place = (row_0 + token).to(gl.int64) * lse_strides[0] + (head_0 + head) * lse_strides[1]
+            gl.store(lse_ptr + place, (m + gl.log2(l)) * LN2, mask=live)
+    else:
+        begin = part.to(gl.int64) * acc_strides[0]
+        store_sums(HALF, acc_ptr + begin, row_0, head_0, left, acc_strides[1:], o, GROUP, TOKENS, D)
+        place = (begin + (row_0 + token).to(gl.int64) * acc_strides[1]) // D + head_0 + head  # m, l: no lanes
+        gl.store(m_ptr + place, m, mask=live)
+        gl.store(l_ptr + place, l, mask=live)
+
+
+@gluon.jit
 def compute(
     HALF: gl.constexpr, rows, tiles, items, where, worth,
     D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr,
@@ -319,10 +360,7 @@ def compute(
     SCALED: gl.constexpr = scales_rows(q_boxes.dtype, NARROW)
     K_STAGES: gl.constexpr = keys.shape[0]
     V_STAGES: gl.constexpr = values.shape[0]
-    out, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides, o_boxes = where
-    OUT: gl.constexpr = out_ptr.dtype.element_ty
     sinks_ptr, slopes_ptr, scales, f = worth
-    acc_ptr, m_ptr, l_ptr = parts
     PADDED: gl.constexpr = keys.shape[2]
     FIRST: gl.constexpr = products(sum_lanes(D))
     queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, PADDED], keys.layout)
@@ -412,29 +450,10 @@ def compute(
             inverse = 1.0 / gl.where(l > 0.0, l, 1.0)
             o, _held = _added(o, (p,))
             mbarrier.arrive(v_empty.index(stage), count=1)
-            if not SPLIT or part < 0:
-                if FEATURES.value_scale:
-                    inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
-                output = cast(weigh(o, inverse), OUT)
-                if OWN_OUT:
-                    store_beside(HALF, out, out_ptr, o_boxes, output, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
-                else:
-                    kept = reinterpret(q_boxes, OUT, [BUFFERS * 2, 64, PADDED], keys.layout).index(buffer * 2 + HALF)
-                    keep_rows(kept, output)
-                    first_box = (buffer * 2 + HALF) * (PADDED // 64)
-                    store(
-                        HALF, out, out_ptr, kept, q_boxes, first_box, 0, row_0, head_0, left, out_steps, GROUP,
-                        TOKENS, D,
-                    )  # fmt: skip
-                if LSE:
-                    place = (row_0 + token).to(gl.int64) * lse_strides[0] + (head_0 + head) * lse_strides[1]
-                    gl.store(lse_ptr + place, (m + gl.log2(l)) * LN2, mask=live)
-            else:
-                begin = part.to(gl.int64) * acc_strides[0]
-                store_sums(HALF, acc_ptr + begin, row_0, head_0, left, acc_strides[1:], o, GROUP, TOKENS, D)
-                place = (begin + (row_0 + token).to(gl.int64) * acc_strides[1]) // D + head_0 + head  # m, l: no lanes
-                gl.store(m_ptr + place, m, mask=live)
-                gl.store(l_ptr + place, l, mask=live)
+            _keep_item(
+                HALF, rows, where, worth, (token, head, live), (row_0, head_0, left), part, group, m, l, o, inverse,
+                buffer, keys.layout, D, SHARERS, GROUP, TOKENS, BUFFERS, OWN_OUT, SPLIT, FEATURES, LSE,
+            )  # fmt: skip
         n += 1
     if HALF == 0:
         take_turn(0)  # the one that is left over

@@ -206,66 +206,74 @@ def _sm90_prefill_kernel(
     given = (q_boxes, q_full, q_wide, row_scales)
     plan = (plan_ptr, counters_ptr, total)
     loading = (q_boxes, q_full, q_empty)
+    WIDENERS: gl.constexpr = 2 if NARROW_KEYS else 4
+    _share_out(
+        (
+            0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT, SPLIT,
+            NARROW, FEATURES, LSE,
+        ),
+        (
+            1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT, SPLIT,
+            NARROW, FEATURES, LSE,
+        ),
+        (0, given, k_load, k_tiles, items, GROUP, TOKENS, SLOTS, WIDENERS),
+        (1, given, v_load, v_tiles, items, GROUP, TOKENS, SLOTS, WIDENERS),
+        (True, k_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS),
+        (False, v_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS),
+        (query, (steps[0], steps[1]), loading, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS),
+        (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS),
+        NARROW_KEYS, NARROW,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _share_out(
+    first_half, second_half, k_widened, v_widened, k_loaded, v_loaded, queries, scheduled,
+    NARROW_KEYS: gl.constexpr, NARROW: gl.constexpr,
+):  # fmt: skip
+    """Start every role with what it takes: its warps and their registers, as far as K and V are widened."""
     if NARROW_KEYS:  # of 65536 registers 256 threads have 224, 128 have 40 and 128 have 24
         gl.warp_specialize(
             [
-                (compute, (
-                    0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
-                    SPLIT, NARROW, FEATURES, LSE,
-                )),
-                (compute, (
-                    1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
-                    SPLIT, NARROW, FEATURES, LSE,
-                )),
-                (widen, (0, given, k_load, k_tiles, items, GROUP, TOKENS, SLOTS, 2)),
-                (widen, (1, given, v_load, v_tiles, items, GROUP, TOKENS, SLOTS, 2)),
-                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
-                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
-                (load_queries, (query, (steps[0], steps[1]), loading, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
-                (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
+                (compute, first_half),
+                (compute, second_half),
+                (widen, k_widened),
+                (widen, v_widened),
+                (load_tiles, k_loaded),
+                (load_tiles, v_loaded),
+                (load_queries, queries),
+                (schedule, scheduled),
             ],
             worker_num_warps=[4, 2, 2, 1, 1, 1, 1],
             worker_num_regs=[224, 40, 40, 24, 24, 24, 24],
-        )  # fmt: skip
+        )
     elif NARROW:
         gl.warp_specialize(
             [
-                (compute, (
-                    0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
-                    SPLIT, NARROW, FEATURES, LSE,
-                )),
-                (compute, (
-                    1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
-                    SPLIT, NARROW, FEATURES, LSE,
-                )),
-                (widen, (1, given, v_load, v_tiles, items, GROUP, TOKENS, SLOTS, 4)),
-                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
-                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
-                (load_queries, (query, (steps[0], steps[1]), loading, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
-                (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
+                (compute, first_half),
+                (compute, second_half),
+                (widen, v_widened),
+                (load_tiles, k_loaded),
+                (load_tiles, v_loaded),
+                (load_queries, queries),
+                (schedule, scheduled),
             ],
             worker_num_warps=[4, 4, 1, 1, 1, 1],
             worker_num_regs=[224, 40, 24, 24, 24, 24],
-        )  # fmt: skip
+        )
     else:  # 256 have 240, and 128 have 24
         gl.warp_specialize(
             [
-                (compute, (
-                    0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
-                    SPLIT, NARROW, FEATURES, LSE,
-                )),
-                (compute, (
-                    1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT,
-                    SPLIT, NARROW, FEATURES, LSE,
-                )),
-                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
-                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS)),
-                (load_queries, (query, (steps[0], steps[1]), loading, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
-                (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
+                (compute, first_half),
+                (compute, second_half),
+                (load_tiles, k_loaded),
+                (load_tiles, v_loaded),
+                (load_queries, queries),
+                (schedule, scheduled),
             ],
             worker_num_warps=[4, 1, 1, 1, 1],
             worker_num_regs=[240, 24, 24, 24, 24],
-        )  # fmt: skip
+        )
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
