@@ -135,16 +135,16 @@ def store_part(partial, acc_strides, m_strides, at, kv_head, live, m, l, acc, VA
 
 @triton.jit
 def _attend_item(
-    seq, item, kv_head, tensors, parts, softmax_scale, f, strides, QUERIES_PER_KV: tl.constexpr,
+    seq, item, kv_head, tensors, parts, softmax_scale, f, query_strides, key_strides, value_strides,
+    table_strides, out_strides, lse_strides, NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr,
     HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr,
     TILE_SIZE: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     """Write the output of an item's Q Block under one KV head, or the sums of its segment.
 
-    item: what step_plan.item_at returns beside `seq`. parts, strides: as the kernel has them.
+    item: what step_plan.item_at returns beside `seq`. Other arguments: as the kernel has them.
     """
     query_ptr, key_cache_ptr, value_cache_ptr, block_table_ptr, out_ptr, lse_ptr = tensors
-    query_strides, key_strides, value_strides, table_strides, out_strides, lse_strides, acc_strides, m_strides = strides
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     query_row, left, position, seq_len, start, stop, part, _, scratch, _, first = item
     context_len = position - first
@@ -173,6 +173,7 @@ def _attend_item(
     else:
         ROWS: tl.constexpr = BLOCK_Q * QUERIES_PER_KV
         at = scratch + part * ROWS + tl.arange(0, BLOCK_M)
+        acc_strides, m_strides = (NUM_KV_HEADS * VALUE_SIZE, VALUE_SIZE), (NUM_KV_HEADS,)  # contiguous
         store_part(parts, acc_strides, m_strides, at, kv_head, live, m, l, acc, VALUE_SIZE)
 
 
@@ -189,7 +190,7 @@ def _attend_items_kernel(
     parts,  # acc, m, l: f32 [rows, num_kv_heads, VALUE_SIZE], [rows, num_kv_heads] twice
     softmax_scale,
     f,
-    strides,  # of query, key_cache, value_cache (None: those of key_cache), block_table, out, lse, acc, m
+    query_strides, key_strides, value_strides, table_strides, out_strides, lse_strides,  # None: of V, those of K
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, DECODE: tl.constexpr, PREFILL: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -205,13 +206,15 @@ def _attend_items_kernel(
         if seq != HOLE:
             if item[9] != 0:
                 _attend_item(
-                    seq, item, kv_head, tensors, parts, softmax_scale, f, strides, QUERIES_PER_KV, HEAD_SIZE,
-                    VALUE_SIZE, BLOCK_SIZE, DECODE[0], DECODE[1], DECODE[2],
+                    seq, item, kv_head, tensors, parts, softmax_scale, f, query_strides, key_strides, value_strides,
+                    table_strides, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, HEAD_SIZE, VALUE_SIZE,
+                    BLOCK_SIZE, DECODE[0], DECODE[1], DECODE[2],
                 )  # fmt: skip
             else:
                 _attend_item(
-                    seq, item, kv_head, tensors, parts, softmax_scale, f, strides, QUERIES_PER_KV, HEAD_SIZE,
-                    VALUE_SIZE, BLOCK_SIZE, PREFILL[0], PREFILL[1], PREFILL[2],
+                    seq, item, kv_head, tensors, parts, softmax_scale, f, query_strides, key_strides, value_strides,
+                    table_strides, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, HEAD_SIZE, VALUE_SIZE,
+                    BLOCK_SIZE, PREFILL[0], PREFILL[1], PREFILL[2],
                 )  # fmt: skip
         place = tl.num_programs(0) + tl.atomic_add(counters_ptr, 1, sem="relaxed")
     if tl.atomic_add(counters_ptr + 1, 1) == tl.num_programs(0) - 1:  # all have claimed their last: for the next layer
@@ -247,10 +250,8 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     _attend_items_kernel[(config.programs,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, out, lse, workspace.plan,
         workspace.counters, (workspace.acc, workspace.m, workspace.l), batch.softmax_scale, bundle(features, config),
-        (
-            batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(),
-            out.stride(), strides(lse), workspace.acc.stride(), workspace.m.stride(),
-        ),
+        batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(), out.stride(),
+        strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, DECODE=decode, PREFILL=prefill,
         OVERLAP=config.overlap, num_warps=config.num_warps, num_stages=config.num_stages,

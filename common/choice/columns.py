@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.choice.legal import KERNELS, WARP_GROUP_ROWS, Columns, in_registers, is_dense, part_lanes
+from common.choice.legal import KERNELS, LEAST_LANES, WARP_GROUP_ROWS, Columns, in_registers, is_dense, part_lanes
 from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
@@ -69,7 +69,9 @@ def configs(of: Sequence[tuple[str, Mapping[str, Any]]], dsl: str) -> Columns:
     rows = []
     for kernel, config in of:
         row: dict[str, float] = {"dsl": DSLS.index(dsl), "kernel": KERNELS.index(kernel)}
-        for prefix, part in (("long_", config.get("prefill", config)), ("short_", config.get("decode", config))):
+        long = config.get("prefill", config)
+        short = long if config.get("together") else config.get("decode", config)
+        for prefix, part in (("long_", long), ("short_", short)):
             row |= {prefix + name: float(part.get(name) or neutral) for name, neutral in NEUTRAL.items()}
             row[prefix + "gather"] = GATHERS.index(part.get("gather", "key"))
             row[prefix + "heads_fastest"] = float(part.get("heads_fastest", True))
@@ -95,6 +97,13 @@ def alone(b: Columns, c: Columns, launched: tuple[Launch, Launch]) -> np.ndarray
     longest = np.maximum(long.span * c["long_tile_size"], short.span * c["short_tile_size"])
     share = (long.tiles * c["long_tile_size"] + short.tiles * c["short_tile_size"]) / b["units"]
     return longest > np.maximum(FEW_KEYS, OF_SHARE * share)
+
+
+def is_padded(b: Columns, c: Columns) -> np.ndarray:
+    """Whether a candidate's Q Blocks have rows for twice the tokens that any query has, where it names its rows."""
+    rows = np.where(b["prompts"] > 0, c["long_block_m"], c["short_block_m"])
+    most = np.maximum(2 ** np.ceil(np.log2(b["longest"] * b["ratio"])), LEAST_LANES)
+    return (rows > most) & (c["kernel"] != KERNELS.index("native.sm90_prefill"))
 
 
 def _launch(

@@ -22,8 +22,10 @@ def terms(b: Columns, c: Columns, launched: tuple[Launch, Launch] | None = None)
     kv, parts, copy = moved_us(b, c)
     matrix = sum(one.span * one.products_us * one.together for one in (long, short))
     waves = np.where(long.tiles > 0, long.waves, 0.0) + np.where(short.tiles > 0, short.waves, 0.0)
-    found = np.broadcast_arrays(np.ones_like(matrix), kv, matrix, long.span + short.span, waves, parts, copy)
-    return np.stack(found, axis=-1)
+    made = np.empty((*matrix.shape, len(TERMS)))
+    for number, one in enumerate((1.0, kv, matrix, long.span + short.span, waves, parts, copy)):
+        made[..., number] = one
+    return made
 
 
 def parted(constants: np.ndarray, found: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ WIDTH = 73  # columns of a table
 COUNT = 5  # candidates of a batch that are measured
 TOGETHER = 128  # batches of one pass
 DIGITS = 4  # of a loss
-ALONE = 1.0  # more than any loss that a net says
+WASTEFUL = 1.0  # more than any loss that a net says
 TWIN = 0.04  # log of time: near twins lose alike, so another of a kernel and its rows has to promise more
 
 
@@ -189,10 +189,11 @@ class Learned:
 
     def _lost(self, batch: columns.Columns, made: columns.Columns) -> np.ndarray:
         """What the net says, rounded: configs that the columns do not tell apart lose the same, in any batch. What
-        leaves a long program alone comes behind all that does not."""
+        leaves a long program alone or multiplies padding comes behind all that does not."""
         launched = columns.launches(batch, made)
         lost = self.net.losses(table(batch, made, self.constants, launched)).round(DIGITS)
-        return lost + ALONE * columns.alone(batch, made, launched).ravel()
+        wasteful = columns.alone(batch, made, launched) | columns.is_padded(batch, made)
+        return lost + WASTEFUL * wasteful.ravel()
 
     def _short(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu

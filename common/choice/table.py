@@ -14,28 +14,41 @@ from common.choice.cost import parted, terms
 
 def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch, Launch] | None = None) -> np.ndarray:
     """[batch and candidate, column]: what the model reads. b, c: as `launches`; flattened in C order. constants: of
-    the formula (common/choice/cost.py). launched: as columns.launches of them."""
+    the formula (common/choice/cost.py). launched: as columns.launches of them.
+
+    What a config has for queries that a batch lacks is 0.
+    """
     long, short = launched or launches(b, c)
     rows = b["longest"] * b["ratio"]
     found = [_log(b[name]) for name in ("seqs", "tokens", "longest", "keys", "all_keys", "page", "ratio", "kv_heads")]
     found += [_log(b[name]) for name in ("head", "lanes", "cache_bytes", "hbm", "shared")] + [_log(rows)]
     found += [_log(b["decodes"] + 1), b["prompts"] > 0, b["all_keys"] / (b["seqs"] * b["keys"]), b["head"] < b["lanes"]]
     found += [c["dsl"]] + [c["kernel"] == number for number in range(len(KERNELS))]
-    for part in ("long_", "short_"):
-        found += [_log(c[part + name]) for name in NEUTRAL if name != "registers"]
-        found += [c[part + "gather"] == number for number in range(len(GATHERS))]
-        found += [c[part + "heads_fastest"], c[part + "registers"] > 0]
-        found += [_log(b["keys"] / c[part + "tile_size"] / c[part + "num_segments"])]
-    found += [_log(c["long_block_m"] / np.minimum(rows, 128))]
-    for one in (long, short):
-        found += [_log(one.span + 0.1), _log(one.waves + 0.1), _log(one.together), _log(one.held)]
-        found += [_log(one.filled)]
-        found += [_log(one.programs / b["units"] + 0.01), _log(one.tiles / b["units"] + 0.01)]
-        found += [_log(one.span * one.together * one.products_us + 0.1)]
-        found += [_log(one.span * one.together * one.instructions / 1000 + 0.1)]
+    of_long = [*_part(b, c, "long_"), _log(c["long_block_m"] / np.minimum(rows, 128)), *_launched(b, long)]
+    of_short = [*_part(b, c, "short_"), *_launched(b, short)]
+    found += [one * (b["prompts"] > 0) for one in of_long] + [one * (b["shorts"] > 0) for one in of_short]
     found += [_log(us + 0.1) for us in moved_us(b, c)]
     found += [_log(parted(constants, terms(b, c, (long, short))).sum(axis=-1))]
-    return np.stack([one.ravel() for one in np.broadcast_arrays(*found)], axis=1).astype(np.float32)
+    made = np.empty((*found[-1].shape, len(found)), dtype=np.float32)
+    for number, one in enumerate(found):
+        made[..., number] = one
+    return made.reshape(-1, len(found))
+
+
+def _part(b: Columns, c: Columns, part: str) -> list[np.ndarray]:
+    """Of the config of one launch."""
+    found = [_log(c[part + name]) for name in NEUTRAL if name != "registers"]
+    found += [c[part + "gather"] == number for number in range(len(GATHERS))]
+    found += [c[part + "heads_fastest"], c[part + "registers"] > 0]
+    return [*found, _log(b["keys"] / c[part + "tile_size"] / c[part + "num_segments"])]
+
+
+def _launched(b: Columns, one: Launch) -> list[np.ndarray]:
+    """Of one launch's counts."""
+    products, instructions = one.span * one.together * one.products_us, one.span * one.together * one.instructions
+    counts = [one.span + 0.1, one.waves + 0.1, one.together, one.held, one.filled]
+    counts += [one.programs / b["units"] + 0.01, one.tiles / b["units"] + 0.01]
+    return [_log(count) for count in (*counts, products + 0.1, instructions / 1000 + 0.1)]
 
 
 def _log(x: np.ndarray) -> np.ndarray:

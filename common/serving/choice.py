@@ -286,8 +286,8 @@ class Family:
         if key not in self._firsts:
             if len(self._firsts) >= MOST_CHOICES:
                 self._firsts.clear()
-            found = known.first(shape, stats, gpu, 1, kernels, self.own(shape, gpu, needs, sees, kernels))
-            self._firsts[key] = found[0] if found else None
+            own = self.own(shape, gpu, needs, sees, kernels)
+            (self._firsts[key],) = known.best(shape, [stats], gpu, kernels, own)
         first = self._firsts[key]
         return first and self._of_logs(first, known, shape, stats, gpu, sees)
 
@@ -325,11 +325,12 @@ class Family:
     def _of_logs(
         self, candidate: Candidate, known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int
     ) -> Choice:
-        """A candidate as a GPU takes it, which may be another than the logs': launches overlap and descriptors are read
-        where there is TMA, and a copy has programs by its units."""
+        """A candidate with what follows from batch and GPU: launches overlap and descriptors are read where there is
+        TMA, a copy has programs by its units, and new K and V are read where there is no context."""
         config = built(self.kernel(candidate.kernel).DEFAULT, candidate.config, older=True)
         config = changed(config, lambda _: ("overlap", "descriptors"), lambda on: on and gpu.tma)
         config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
+        config = changed(config, lambda _: ("new_kv",), lambda _: stats.max_seq_len <= few_keys(stats.max_query_len))
         config = settled(config, shape, stats, gpu)
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
         return Choice(candidate.kernel, config, f"{LEARNED}/{known.gpu}.json", told)

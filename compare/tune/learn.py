@@ -1,9 +1,9 @@
 """From logs to a learned choice (common/choice/learned.py): points, a net, a portfolio, and what is lost held out.
 
-    python -m compare tune --fit docs/results/h200/regret_* docs/results/h200/tuning/*
+    python -m compare tune --fit docs/results
 
 Every candidate of a log is a point: batch, kernel, config, and log(time / least time of its row), at most CLIP. What
-spills, does not fit or was hopeless is a point at CLIP. Points of other GPUs are learned from too: the columns say what
+does not fit or was hopeless is a point at CLIP. Points of other GPUs are learned from too: the columns say what
 a GPU has. Judged are rows of this GPU, each by a net that saw nothing of its seed, or nothing of its shape: a pick is
 made among what was timed on the row.
 """
@@ -14,7 +14,7 @@ import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,91 +25,29 @@ import torch
 from common.choice import columns, cost
 from common.choice.learned import LABEL, WIDTH, apart
 from common.choice.model import LIMIT, Net
-from common.choice.portfolio import MOST_CONFIGS, ONE_LAUNCH, SHORT
+from common.choice.portfolio import ONE_LAUNCH
 from common.choice.table import table
 from common.gpus import Gpu, resolve
 from common.serving.winners import Winner
-from common.spec import AttentionShape
-from common.spec.metadata import SHORT_QUERY, BatchStats
+from common.spec.metadata import power_of_two
 from compare.analysis import regret
 from compare.competitors import registry
 from compare.exits import NOTHING, OK
 from compare.record.whole import put
-from compare.tune import learned, records, won
+from compare.tune import won
+from compare.tune.points import Point, manifest_of, points, runs_in
 
 CLIP = 0.7  # log: what is twice as slow as the best is as bad as any
-REFUSED = ("spills", "shared_memory", "hopeless", "raced")
 NETS, HIDDEN, EPOCHS, ROWS = 4, 64, 60, 16  # rows of a step
 RATE, DECAY, BETA = 3e-3, 0.01, 0.05
+SOFT, SHARE = 0.05, 0.3  # log of time in which a pick is soft; its loss beside that of the points
 NEARNESS = 3  # a point that is a third slower than the best counts 0.4 of it
 FOLDS, SEED = 5, 0
 LEAST = 8  # candidates of a row that is judged
 CONFIGS = 24  # of a portfolio, a kernel
-NEAR, SEEN = 1.02, 3  # of a row's best time, and rows: what a portfolio may have
-SAMPLE = 150  # rows that a portfolio is chosen on
+NEAR, SEEN = 1.03, 2  # of a row's best time, and rows: what a portfolio has
 FIRST = (1, 3, 5)
-
-
-@dataclass(frozen=True)
-class Point:
-    """A candidate of a row. us: None where it was refused. rules: that `auto`'s rules of the day took it."""
-
-    row: tuple[str, str, str]  # DSL, folder, label
-    seed: int
-    shape: AttentionShape
-    stats: BatchStats
-    gpu: Gpu
-    kernel: str
-    config: Mapping[str, Any]
-    us: float | None
-    rules: bool
-
-    def of(self, dsl: str, gpu: Gpu) -> bool:
-        return self.row[0] == dsl and self.gpu == gpu
-
-
-def points(folders: Sequence[Path], dsl: str) -> list[Point]:
-    """Of the logs of these runs; of a config with several lines the second time, or the least. Raises NotThisRun."""
-    found: dict[tuple[Any, ...], Point] = {}
-    for folder in folders:
-        manifest = records.manifest(folder, ["gpu", "rows"])
-        gpu, rows = resolve(manifest["gpu"]), {row.label: row for row in records.workloads(manifest)}
-        told = {label: learned.asked(row)[1] for label, row in rows.items() if row.shape.value_size is None}
-        final: dict[tuple[Any, ...], bool] = {}
-        for line in records.read(folder / "candidates.jsonl"):
-            named = _named(line, dsl)
-            if named is None or line["row"] not in told:
-                continue
-            kernel, config, chosen = named
-            if told[line["row"]].max_query_len <= SHORT_QUERY and kernel not in ONE_LAUNCH and "decode" in config:
-                kernel, config = SHORT, config["decode"]  # whose launch it is, and the only one
-            us = line.get("final_us", line.get("screen_us")) if line["status"] == "ok" else None
-            if us is None and line["status"] not in REFUSED:
-                continue
-            at = (str(folder), line["row"], kernel, json.dumps(config, sort_keys=True))
-            before, second = found.get(at), "final_us" in line
-            if before and before.us is not None and us is not None:
-                if final[at] and not second:
-                    us = before.us
-                elif final[at] == second:
-                    us = min(us, before.us)
-            chosen = chosen or bool(before and before.rules)
-            final[at] = second or final.get(at, False)
-            shape = rows[line["row"]].shape
-            row, of = (dsl, str(folder), line["row"]), (shape, told[line["row"]], gpu)
-            found[at] = Point(row, manifest.get("seed", -1), *of, kernel, config, us, chosen)
-    return list(found.values())
-
-
-def _named(line: Mapping[str, Any], dsl: str) -> tuple[str, Mapping[str, Any], bool] | None:
-    """Kernel, config, and whether `auto` took it; None for what the model does not know."""
-    family, _, kernel = line["kernel"].partition("/")
-    config, chosen = line.get("config"), kernel == "auto"
-    if family != dsl or line.get("done") or config is None:
-        return None
-    if kernel.endswith("auto"):
-        kernel, config = config["kernel"], config["config"]
-    return (kernel, config, chosen) if kernel in columns.KERNELS else None
+FOLLOWS = ("copy_programs", "descriptors", "new_kv", "overlap")  # from batch and GPU, as Family._of_logs has it
 
 
 class Data:
@@ -118,7 +56,7 @@ class Data:
 
     def __init__(self, points: Sequence[Point]) -> None:
         timed = {point.row for point in points if point.us is not None}
-        self.points = [point for point in points if point.row in timed]
+        self.points = _without_native([point for point in points if point.row in timed])
         batches = columns.batches([(p.shape, p.stats, p.gpu) for p in self.points])
         of_each = [columns.configs([(p.kernel, p.config)], p.row[0]) for p in self.points]
         configs = {name: np.concatenate([one[name] for one in of_each]) for name in of_each[0]}
@@ -139,6 +77,16 @@ class Data:
         return Net(mean, scale, tuple(members))
 
 
+def _without_native(points: Sequence[Point]) -> list[Point]:
+    """These points, and of rows with a kernel for one GPU those of the others again as rows of their own: who may not
+    take it asks for the best of the others."""
+    rows = {point.row for point in points if point.kernel.startswith("native")}
+    others = [point for point in points if point.row in rows and not point.kernel.startswith("native")]
+    timed = Counter(point.row for point in others if point.us is not None)
+    again = [replace(p, row=(*p.row[:2], f"{p.row[2]}, portable"), rules=False) for p in others if timed[p.row] > 1]
+    return [*points, *again]
+
+
 def constants(terms: np.ndarray, us: np.ndarray) -> np.ndarray:
     """Of the formula's terms, by least squares of log(predicted / time); a point far off counts as its distance, not as
     the square."""
@@ -154,7 +102,7 @@ def constants(terms: np.ndarray, us: np.ndarray) -> np.ndarray:
 
 def trained(x: np.ndarray, loss: np.ndarray, row: np.ndarray, seed: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     """The layers of one perceptron. What a row's points have in common costs nothing: only their differences are
-    learned, of near ones most."""
+    learned, of near ones most, and what the net's pick of each row loses."""
     draw, torch_draw = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     of_row = [np.flatnonzero(row == number) for number in np.unique(row)]
     inputs, wanted = torch.tensor(x, dtype=torch.float32), torch.tensor(loss, dtype=torch.float32)
@@ -170,14 +118,23 @@ def trained(x: np.ndarray, loss: np.ndarray, row: np.ndarray, seed: int) -> tupl
         chosen, order = [of_row[i] for i in order[:rows]], order[rows:]
         at = np.concatenate(chosen)
         group = torch.tensor(np.repeat(np.arange(rows), [len(one) for one in chosen]))
-        off = _answers(inputs[at], layers) - wanted[at]
+        told = _answers(inputs[at], layers)
+        off = told - wanted[at]
         mean = torch.zeros(rows).index_add(0, group, off) / torch.tensor([len(one) for one in chosen])
         far = torch.nn.functional.smooth_l1_loss(off - mean[group], torch.zeros_like(off), beta=BETA, reduction="none")
         optimiser.zero_grad()
-        (torch.exp(-NEARNESS * wanted[at]) * far).mean().backward()
+        near = (torch.exp(-NEARNESS * wanted[at]) * far).mean()
+        (near + SHARE * (_picked(told, group, rows) * wanted[at]).sum() / rows).backward()
         optimiser.step()
         schedule.step()
     return tuple((weights.detach().numpy(), biases.detach().numpy()) for weights, biases in layers)
+
+
+def _picked(told: torch.Tensor, group: torch.Tensor, rows: int) -> torch.Tensor:
+    """How much of its row's pick each point is: a softmax over the row."""
+    least = torch.full((rows,), torch.inf).scatter_reduce(0, group, told.detach(), "amin")
+    weights = torch.exp((least[group] - told) / SOFT)
+    return weights / torch.zeros(rows).index_add(0, group, weights)[group]
 
 
 def _layer(inputs: int, outputs: int, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -232,37 +189,20 @@ def _kind(point: Point) -> tuple[str, Any]:
     return point.kernel, config.get("block_m")
 
 
-def portfolio(data: Data, net: Net, dsl: str) -> dict[str, list[dict[str, Any]]]:
-    """CONFIGS configs a kernel, without numbers of segments: of those that were near a row's best, by turns the one
-    that lowers the mean loss most over a sample of rows, as the net has it."""
-    near: dict[str, Counter[str]] = defaultdict(Counter)
-    met: dict[str, Counter[str]] = defaultdict(Counter)
-    for point, loss in zip(data.points, data.loss, strict=True):
-        if point.row[0] != dsl:
+def portfolio(data: Data, dsl: str) -> dict[str, list[dict[str, Any]]]:
+    """At most CONFIGS configs a kernel, without numbers of segments: by turns the one that was near the best of most
+    rows where none before it was. Measured: what a net favours is often what it errs on."""
+    rows: dict[str, dict[str, set[tuple[int, int]]]] = defaultdict(lambda: defaultdict(set))
+    timed = np.bincount(data.row[np.isfinite(data.us)], minlength=data.row.max() + 1)
+    for point, loss, row in zip(data.points, data.loss, data.row, strict=True):
+        if point.row[0] != dsl or timed[row] < 2 or point.kernel.startswith("native"):
             continue
-        part = _part(point.kernel, point.config)
-        whole = {} if point.kernel.startswith("native") else _default(dsl, point.kernel)
-        if not part.keys() <= whole.keys():  # of a kernel for one GPU, or with a field that is gone
-            continue
-        part = json.dumps(whole | part, sort_keys=True)
-        met[point.kernel][part] += 1
-        near[point.kernel][part] += loss <= np.log(NEAR)
-    firsts = list({p.row: p for p in data.points if p.row[0] == dsl}.values())
-    sample = random.Random(SEED).sample(firsts, min(SAMPLE, len(firsts)))
-    batch = columns.batches([(p.shape, p.stats, p.gpu) for p in sample])
-    found = {}
-    for kernel in (kernel for kernel in columns.KERNELS if kernel in near):
-        names = [part for part, n in near[kernel].most_common() if n and met[kernel][part] >= SEEN]
-        names = names[: 10 * MOST_CONFIGS] or [part for part, _ in met[kernel].most_common(CONFIGS)]
-        parts = [json.loads(part) for part in names]
-        asked = [(kernel, part | {"num_segments": n}) for part in parts for n in (1, 4, 16, 64)]
-        if "num_segments" not in parts[0]:
-            asked = [(kernel, part) for part in parts]
-        made = {name: value[None, :] for name, value in columns.configs(asked, dsl).items()}
-        wide = {name: value[:, None] for name, value in batch.items()}
-        lost = net.losses(table(wide, made, data.constants)).reshape(len(sample), len(parts), -1).min(axis=2)
-        found[kernel] = [parts[i] for i in _covering(lost, CONFIGS)]
-    return found
+        part, whole = _part(point.kernel, point.config), _default(dsl, point.kernel)
+        if part.keys() <= whole.keys() and loss <= np.log(NEAR):  # without a field that is gone
+            part = {name: value for name, value in part.items() if name not in FOLLOWS}
+            rows[point.kernel][json.dumps(whole | part, sort_keys=True)].add((power_of_two(point.shape.head_size), row))
+    known = [kernel for kernel in columns.KERNELS if rows[kernel]]
+    return {kernel: [json.loads(part) for part in _covering(rows[kernel])] for kernel in known}
 
 
 @lru_cache(16)
@@ -271,15 +211,20 @@ def _default(dsl: str, kernel: str) -> dict[str, Any]:
     return _part(kernel, registry.config_dict(registry.load(f"{dsl}/{kernel}").DEFAULT))
 
 
-def _covering(lost: np.ndarray, count: int) -> list[int]:
-    """Columns of [row, config], by turns the one that lowers the mean of the rows' least most."""
-    chosen: list[int] = []
-    least = np.full(len(lost), np.inf)
-    while len(chosen) < min(count, lost.shape[1]):
-        after = np.minimum(least[:, None], lost).mean(axis=0)
-        after[chosen] = np.inf
-        chosen.append(int(np.argmin(after)))
-        least = np.minimum(least, lost[:, chosen[-1]])
+def _covering(rows: Mapping[str, set[tuple[int, int]]]) -> list[str]:
+    """Names, by turns the one with most rows that no earlier one has, while it has SEEN; first of all that of each
+    class of rows, whatever it has. rows: of each name (class, row)."""
+    chosen: list[str] = []
+    left = {name: set(of) for name, of in rows.items()}
+    classes = sorted({kind for of in rows.values() for kind, _ in of})
+    for kind in (*classes, *[None] * (CONFIGS - len(classes))):
+        of_kind = {name: sum(kind in (None, one) for one, _ in of) for name, of in left.items()}
+        name = max(left, key=lambda one: (of_kind[one], len(rows[one]), one), default="")
+        if not name or of_kind[name] < (SEEN if kind is None else 1):
+            continue
+        covered = left.pop(name)
+        chosen.append(name)
+        left = {one: of - covered for one, of in left.items()}
     return chosen
 
 
@@ -318,7 +263,7 @@ def content(
         "held_out": {by: _told(regrets) for by, regrets in held.items() if regrets},
         "constants": data.constants.tolist(),
         "winners": [asdict(one) for one in kept],
-        "portfolio": portfolio(data, net, dsl),
+        "portfolio": portfolio(data, dsl),
         "net": net.plain(),
     }  # fmt: skip
 
@@ -330,8 +275,8 @@ def _told(regrets: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: Path | None) -> int:
     """The learned choices of each DSL of `kernels` on each GPU of the runs, to `out` and where the tuner reads them.
     Returns the exit code. Raises NotThisRun, CannotWrite."""
-    folders = sorted(folders)  # sums of floats in another order is another net
-    manifests = [records.manifest(folder, ["gpu", "rows"]) for folder in folders]
+    folders = sorted({run for folder in folders for run in runs_in(folder)})  # sums in another order is another net
+    manifests = [manifest_of(folder) for folder in folders]
     gpus = {manifest["gpu"]: resolve(manifest["gpu"]) for manifest in manifests}
     latest = max(manifests, key=lambda manifest: manifest.get("started", ""))
     told = {"runs": len(folders), "latest": latest.get("started", "")[:10], "versions": latest.get("versions", {})}
@@ -362,7 +307,7 @@ def _fresh(folders: Sequence[Path], dsl: str, gpu: Gpu, sources: Mapping[str, st
     """The winners of these runs on a GPU that were timed with the code that is here; of a key the later's."""
     found: dict[tuple[str, str], Winner] = {}
     for folder in folders:
-        manifest = records.manifest(folder, ["gpu"])
+        manifest = manifest_of(folder)
         here = {kernel for kernel, code in manifest.get("sources", {}).items() if sources.get(kernel) == code}
         if manifest["gpu"] == gpu.name and here and "policies" in manifest:
             for one in won.of_run(folder, (dsl,)):

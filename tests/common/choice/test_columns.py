@@ -107,3 +107,11 @@ def test_a_block_of_keys_that_products_read_is_not_loaded_meanwhile():
     shape, part = AttentionShape(16, 8, 256, 16), (64, 64, 8, 4)
     assert legal.fits_one(*part, shape, H200) and not legal.fits_one(*part, shape, H200, dense=True)
     assert legal.fits_one(32, *part[1:], shape, H200, dense=True)
+
+
+def test_a_q_block_of_more_rows_than_a_query_has_is_padded():
+    parts = [{"block_m": rows} for rows in (16, 32, 64)]
+    made = columns.configs([("parallel_softmax", part) for part in parts], "triton")
+    one, sixteen = (BatchStats(8, 8 * queries, 0, queries, 900, 7200) for queries in (1, 16))
+    found = [columns.is_padded(columns.batches([(SHAPE, stats, H200)]), made).tolist() for stats in (one, sixteen)]
+    assert SHAPE.queries_per_kv == 4 and found == [[False, True, True], [False, False, False]]

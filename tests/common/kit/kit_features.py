@@ -55,11 +55,11 @@ class Features:
                 s = s + self.bias(alibi_slopes, alibi_sqrt, (q - k).float())
             if tree_bias is not None:
                 size = min(x.shape[0], tree_bias.shape[0])
-                new = slice(seq_len - x.shape[0], seq_len - x.shape[0] + size)
-                s[:, :size, new] += tree_bias[:size, :size]
+                first = seq_len - x.shape[0]  # key of the first token; negative where there are fewer keys than tokens
+                s[:, :size, max(first, 0) : max(first + size, 0)] += tree_bias[:size, max(-first, 0) : size]
             s = s.masked_fill(~seen, -torch.inf)
             lse[rows] = torch.logsumexp(s, -1).T
-            found = torch.einsum("hqk,khd->qhd", torch.softmax(s, -1).nan_to_num(0.0), value)
+            found = torch.einsum("hqk,khd->qhd", torch.softmax(s, -1).nan_to_num(0.0), value) + 0.0  # not 0 * -v
             if out_scale is not None:
                 most = torch.finfo(out.dtype).max
                 found = (found / out_scale).clamp(-most, most)

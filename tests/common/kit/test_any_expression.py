@@ -32,7 +32,7 @@ def property_of(examples):
         try:
             case = levels.read(expression)
         except SpecError as error:
-            assert error.argument == "case" and len(str(error)) < 600
+            assert error.argument == "case" and len(str(error)) < 700
             return
         build(case)
         assert levels.read(levels.write(case)) == case

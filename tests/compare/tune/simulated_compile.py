@@ -18,7 +18,7 @@ def main():
         flat = dict(job["policy"]["set"])
         bad = flat.get("num_stages") == 4
         verdict = {"status": "spills", "reason": "spills 128 B, allowed 64"} if bad else {"status": "ok", "reason": ""}
-        code = "one" if flat.get("num_stages") == 1 else json.dumps(job["policy"])  # all with one stage: the same code
+        code = "odd" if flat.get("num_stages") in (1, 3) else json.dumps(job["policy"])  # these: the same code
         send("row", cell=job["id"], answers={n: verdict | {"config": flat, "code": code} for n in job["rows"]})
         send("finished", job=job["id"])
 

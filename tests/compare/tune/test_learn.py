@@ -64,7 +64,7 @@ def test_a_point_a_config_with_its_second_time_and_what_the_rules_took(tmp_path)
 def test_what_was_refused_is_as_bad_as_any_and_other_failures_are_none(tmp_path):
     made = lines(ROWS[:1])[:3]
     bad = [made[0] | {"status": status, "config": made[0]["config"] | {"block_m": m}} for status, m in
-           (("spills", 32), ("shared_memory", 64), ("oom", 128), ("crash", 256))]  # fmt: skip
+           (("hopeless", 32), ("shared_memory", 64), ("oom", 128), ("spills", 256))]  # fmt: skip
     found = learn.points([folder(tmp_path / "a", [*made, *bad])], "triton")
     assert sorted(p.config["block_m"] for p in found if p.us is None) == [32, 64]
     assert learn.Data(found).loss.max() == learn.CLIP
@@ -75,7 +75,7 @@ def test_a_config_of_an_older_log_teaches_and_is_none_of_a_portfolio(tmp_path):
     older = [line | {"config": line["config"] | {"gone": 1}} for line in made if "kernel" not in line["config"]]
     data = learn.Data(learn.points([folder(tmp_path / "a", [*made, *older])], "triton"))
     assert any("gone" in p.config for p in data.points)
-    found = learn.portfolio(data, data.fit(np.arange(len(data.points))), "triton")
+    found = learn.portfolio(data, "triton")
     assert found["parallel_softmax"] and all("gone" not in part for part in found["parallel_softmax"])
 
 
@@ -104,8 +104,24 @@ def test_a_row_is_judged_by_a_net_that_saw_nothing_of_its_fold(tmp_path, monkeyp
 
 
 def test_a_portfolio_covers_what_no_single_config_does():
-    lost = np.array([[0.0, 0.5, 0.3], [0.5, 0.0, 0.3], [0.0, 0.5, 0.3]])
-    assert learn._covering(lost, 2) == [0, 1] and learn._covering(lost, 9) == [0, 1, 2]
+    of = {"many": "1234", "like it": "123", "few": "56", "one": "7"}
+    near = {name: {(128, int(row)) for row in rows} for name, rows in of.items()}
+    assert learn._covering(near) == ["many", "few"]
+    assert learn._covering({"one": {(128, 7)}}) == ["one"]
+
+
+def test_a_portfolio_has_a_config_of_each_head_size():
+    near = {"many": {(128, 1), (128, 2), (128, 3)}, "wide": {(512, 4)}}
+    assert learn._covering(near) == ["many", "wide"]
+
+
+def test_beside_the_gluon_kernel_the_others_are_rows_of_their_own(tmp_path):
+    row = ROWS[:1]
+    native = lines(row)[0] | {"kernel": "triton/native.sm90_prefill", "final_us": 5.0, "screen_us": 5.0}
+    native["config"] = registry.config_dict(registry.load("triton/native.sm90_prefill").DEFAULT) | {"together": True}
+    data = learn.Data(learn.points([folder(tmp_path / "a", [*lines(row), native], rows=row)], "triton"))
+    least = {p.row: min(data.us[data.row == number]) for number, p in zip(data.row, data.points, strict=True)}
+    assert sorted(least.values()) == [5.0, min(time_of(p.config) for p in data.points if "tile_size" in p.config)]
 
 
 def test_what_is_written_is_read_and_ranks(tmp_path, monkeypatch):

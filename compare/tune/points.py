@@ -1,0 +1,155 @@
+"""What logs teach from: every candidate that a run timed or refused, as a point.
+
+Runs of the tuner and of `study regret` (candidates.jsonl) and of `compare run` (cells.jsonl). The columns
+(common/choice/columns.py) know no windows: a run's rows with features are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from common.choice import columns
+from common.choice.portfolio import SHORT
+from common.gpus import Gpu, resolve
+from common.serving.grid import decided_by
+from common.spec import AttentionShape
+from common.spec.metadata import SHORT_QUERY, BatchStats
+from compare.record import manifest, packed
+from compare.record.records import WorkloadInfo
+from compare.record.store import read_records
+from compare.tune import learned, records
+
+CELLS = "cells.jsonl"
+REFUSED = ("shared_memory", "hopeless", "raced")  # what spills is not timed, and no loser for that
+
+
+@dataclass(frozen=True)
+class Point:
+    """A candidate of a row. us: None where it was refused. rules: that `auto`'s rules of the day took it."""
+
+    row: tuple[str, str, str]  # DSL, folder, label
+    seed: int
+    shape: AttentionShape
+    stats: BatchStats
+    gpu: Gpu
+    kernel: str
+    config: Mapping[str, Any]
+    us: float | None
+    rules: bool
+
+    def of(self, dsl: str, gpu: Gpu) -> bool:
+        return self.row[0] == dsl and self.gpu == gpu
+
+
+def points(folders: Sequence[Path], dsl: str) -> list[Point]:
+    """Of these runs. Raises NotThisRun."""
+    runs = [folder for folder in folders if packed.there(folder / CELLS)]
+    logs = [folder for folder in folders if folder not in runs]
+    return _of_logs(logs, dsl) + [point for folder in runs for point in _of_run(folder, dsl)]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folder itself, where it is a run; else every run below it whose GPU was there. Raises NotThisRun where there
+    is none."""
+    if (folder / "manifest.json").exists():
+        return [folder]
+    runs = sorted(path.parent for path in folder.rglob("manifest.json"))
+    runs = [one for one in runs if any(packed.there(one / log) for log in (CELLS, "candidates.jsonl")) and _timed(one)]
+    if not runs:
+        raise records.NotThisRun(f"fit: found {folder} without any run's manifest.json, allowed runs")
+    return runs
+
+
+def _timed(folder: Path) -> bool:
+    said = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["gpu"]
+    return said.get("present", False) if isinstance(said, dict) else True
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """The manifest of a run of either kind, `gpu` as the name. Raises NotThisRun."""
+    if not packed.there(folder / CELLS):
+        return records.manifest(folder, ["gpu", "rows"])
+    try:
+        said = manifest.read(folder / "manifest.json")
+    except (OSError, ValueError, RecursionError) as error:
+        raise records.NotThisRun(f"{folder}: {error}") from error
+    return said | {"gpu": said["gpu"]["name"]}
+
+
+def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
+    """Of a run of `compare run`: of each kernel the config that its cell had, with the median over processes. Its rows
+    are one fold with those of all such runs: suites recur."""
+    gpu, times = resolve(manifest_of(folder)["gpu"]), defaultdict(list)
+    for record in read_records(folder / CELLS):
+        named = _named({"kernel": record.kernel, "config": record.config}, dsl)
+        if named and record.timing and not record.workload.features and record.gpu == gpu.name:
+            times[record.workload, named[0], json.dumps(named[1], sort_keys=True)].append(record.timing.median_us)
+    for (info, kernel, text), us in times.items():
+        shape, stats = _asked(info)
+        kernel, config = _launched(kernel, json.loads(text), stats)
+        yield Point((dsl, str(folder), info.label), 0, shape, stats, gpu, kernel, config, median(us), False)
+
+
+def _asked(info: WorkloadInfo) -> tuple[AttentionShape, BatchStats]:
+    plain = {
+        name: getattr(info, name) for name in ("num_query_heads", "num_kv_heads", "head_size", "block_size", "dtype")
+    }
+    sizes = info.num_seqs, info.num_tokens, info.num_decodes, info.max_query_len, info.max_seq_len, info.total_seq_len
+    return AttentionShape.from_dict(plain), decided_by(BatchStats(*sizes))
+
+
+def _launched(kernel: str, config: Mapping[str, Any], stats: BatchStats) -> tuple[str, Mapping[str, Any]]:
+    """The kernel whose launch a batch gets, with its config: short queries alone have that of SHORT, unless the kernel
+    takes them `together` with long ones."""
+    apart = "decode" in config and not config.get("together")
+    return (SHORT, config["decode"]) if apart and stats.max_query_len <= SHORT_QUERY else (kernel, config)
+
+
+def _of_logs(folders: Sequence[Path], dsl: str) -> list[Point]:
+    """Of a config with several lines the second time, or the least."""
+    found: dict[tuple[Any, ...], Point] = {}
+    for folder in folders:
+        said = manifest_of(folder)
+        gpu, rows = resolve(said["gpu"]), {row.label: row for row in records.workloads(said)}
+        told = {label: learned.asked(row)[1] for label, row in rows.items() if row.shape.value_size is None}
+        final: dict[tuple[Any, ...], bool] = {}
+        for line in records.read(folder / "candidates.jsonl"):
+            named = _named(line, dsl)
+            if named is None or line["row"] not in told:
+                continue
+            kernel, config, chosen = named
+            kernel, config = _launched(kernel, config, told[line["row"]])
+            us = line.get("final_us", line.get("screen_us")) if line["status"] == "ok" else None
+            if us is None and line["status"] not in REFUSED:
+                continue
+            at = (str(folder), line["row"], kernel, json.dumps(config, sort_keys=True))
+            before, second = found.get(at), "final_us" in line
+            if before and before.us is not None and us is not None:
+                if final[at] and not second:
+                    us = before.us
+                elif final[at] == second:
+                    us = min(us, before.us)
+            chosen = chosen or bool(before and before.rules)
+            final[at] = second or final.get(at, False)
+            shape = rows[line["row"]].shape
+            row, of = (dsl, str(folder), line["row"]), (shape, told[line["row"]], gpu)
+            found[at] = Point(row, said.get("seed", -1), *of, kernel, config, us, chosen)
+    return list(found.values())
+
+
+def _named(line: Mapping[str, Any], dsl: str) -> tuple[str, Mapping[str, Any], bool] | None:
+    """Kernel, config, and whether `auto` took it; None for what the model does not know."""
+    family, _, kernel = line["kernel"].partition("/")
+    config, chosen = line.get("config"), kernel == "auto"
+    if family != dsl or line.get("done") or config is None:
+        return None
+    if kernel.endswith("auto"):
+        kernel, config = config["kernel"], config["config"]
+    older = kernel.startswith("native") and "together" not in config  # whose launches are not known
+    return (kernel, config, chosen) if kernel in columns.KERNELS and not older else None

@@ -1,0 +1,69 @@
+"""Runs of `compare run` are logs too: a point a kernel and row, under the launch that the batch got."""
+
+import dataclasses
+
+import pytest
+
+import synthetic_run
+from compare.competitors import registry
+from compare.tune import records
+from compare.tune.points import points
+from compare.workloads import Workload, parse_lens
+from compare.workloads.cost import info
+from dsl_triton import parallel_softmax, unpaged
+from dsl_triton.native import sm90_config
+
+GPU = {"asked": "h200", "name": "h200", "title": "NVIDIA H200 SXM 141 GB", "present": True}
+DECODES, PROMPT = (Workload(text, parse_lens(text)) for text in ("8q1s2k", "q2k"))
+TOGETHER = sm90_config.Config(together=True)
+
+
+def cell(row, kernel, us, chosen=None, config=None):
+    """A timed cell; chosen: the kernel that an auto took."""
+    plain = registry.config_dict(config)
+    timed = synthetic_run.timed(info(row), kernel, us)
+    return timed.replace(gpu="h200", config={"kernel": chosen, "config": plain} if chosen else plain)
+
+
+def run(folder, *cells):
+    return synthetic_run.write(folder, list(cells), gpu=GPU)
+
+
+def test_a_kernel_that_an_auto_took_is_that_kernel(tmp_path):
+    folder = run(tmp_path / "a", cell(PROMPT, "triton/auto", 90.0, "unpaged", unpaged.DEFAULT))
+    (point,) = points([folder], "triton")
+    assert (point.kernel, point.us, point.gpu.name) == ("unpaged", 90.0, "h200")
+    assert point.shape == PROMPT.shape and not points([folder], "helion")
+
+
+def test_decodes_beside_a_kernel_of_prompts_are_of_the_kernel_that_serves_them(tmp_path):
+    (point,) = points([run(tmp_path / "a", cell(DECODES, "triton/unpaged", 20.0, config=unpaged.DEFAULT))], "triton")
+    assert (point.kernel, point.config) == ("parallel_softmax", registry.config_dict(unpaged.DEFAULT.decode))
+
+
+def test_decodes_that_the_gluon_kernel_takes_together_are_its_own(tmp_path):
+    taken = cell(DECODES, "triton/native.auto", 20.0, "native.sm90_prefill", TOGETHER)
+    assert [p.kernel for p in points([run(tmp_path / "a", taken)], "triton")] == ["native.sm90_prefill"]
+
+
+def test_an_older_config_of_the_gluon_kernel_teaches_nothing(tmp_path):
+    older = dataclasses.asdict(TOGETHER)
+    del older["together"]
+    taken = cell(DECODES, "triton/native.auto", 20.0, "native.sm90_prefill", TOGETHER)
+    folder = run(tmp_path / "a", taken.replace(config={"kernel": "native.sm90_prefill", "config": older}))
+    assert points([folder], "triton") == []
+
+
+def test_times_of_processes_are_one_point_and_rows_with_features_none(tmp_path):
+    cells = [cell(DECODES, "triton/parallel_softmax", us, config=parallel_softmax.DEFAULT) for us in (9.0, 10.0, 30.0)]
+    cells = [one.replace(process=number) for number, one in enumerate(cells)]
+    windowed = dataclasses.replace(info(DECODES), label="w", features=("sliding_window=17",))
+    cells.append(cells[0].replace(workload=windowed))
+    assert [p.us for p in points([run(tmp_path / "a", *cells)], "triton")] == [10.0]
+
+
+def test_a_manifest_that_is_none_is_named(tmp_path):
+    folder = run(tmp_path / "a", cell(DECODES, "triton/q_block", 9.0, config=registry.load("triton/q_block").DEFAULT))
+    (folder / "manifest.json").write_text("[]")
+    with pytest.raises(records.NotThisRun, match="a"):
+        points([folder], "triton")
