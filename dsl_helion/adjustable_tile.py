@@ -20,14 +20,14 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision
+from common.spec.kernel import SEAMS, Capacity, Precision, count_parts
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import fits, held, kernel, launches, loop_order, operands, run, smallest_block_m
 from dsl_helion.features import bundle, row_operands
-from dsl_helion.head_parts import attend_parts, count_parts, in_parts, init_parts, load_query, store_parts
+from dsl_helion.head_parts import attend_parts, in_parts, init_parts, load_query, store_parts
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.page_runs import Gather, gather_form
 from dsl_helion.primitives import join_sums, q_block_rows, store_lse

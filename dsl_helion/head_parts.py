@@ -7,7 +7,6 @@ and why. A part of Q, K, V or the output is a view of its lanes, made on the hos
 import helion.language as hl
 import torch
 
-from common.spec import Features, PagedBatch, is_per_token
 from dsl_helion.features import finished, narrow, query_operand
 from dsl_helion.masks import not_before
 from dsl_helion.page_runs import attend_runs, find_runs, load_key_runs, load_runs
@@ -27,14 +26,6 @@ from dsl_helion.primitives import (
 )
 
 FIRST = 64  # lanes of the first part of a head that has two
-
-
-def count_parts(batch: PagedBatch, features: Features) -> int:
-    """How many parts a head has, 1 or 2. Caches of 8 bits and scales per token have one."""
-    shape = batch.shape
-    scaled = is_per_token(features.key_scale) or is_per_token(features.value_scale)
-    parts = shape.head_size in (80, 96) and shape.value_lanes == shape.head_size
-    return 2 if parts and batch.key_cache.element_size() > 1 and not scaled else 1
 
 
 def in_parts(tensors: tuple[torch.Tensor, ...], parts: int) -> tuple[torch.Tensor, ...]:

@@ -20,13 +20,13 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, launches
+from common.spec.kernel import SEAMS, Capacity, Precision, count_parts, launches
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton import parallel_softmax
 from dsl_triton.binding import fits, on_cdna, smallest_block_m, strides
 from dsl_triton.features import bundle, row_operands
-from dsl_triton.head_parts import attend_parts, count_parts, init_parts, load_query, store_parts
+from dsl_triton.head_parts import attend_parts, init_parts, load_query, store_parts
 from dsl_triton.masks import kv_tile_range
 from dsl_triton.page_runs import Gather, run_length, value_strides
 from dsl_triton.primitives import (

@@ -8,7 +8,6 @@ memory.
 import triton
 import triton.language as tl
 
-from common.spec import Features, PagedBatch, is_per_token
 from dsl_triton.binding import padded
 from dsl_triton.features import finished, narrow, query_operand
 from dsl_triton.masks import not_before
@@ -29,14 +28,6 @@ from dsl_triton.primitives import (
 )
 
 FIRST = tl.constexpr(64)  # lanes of the first part of a head that has two
-
-
-def count_parts(batch: PagedBatch, features: Features) -> int:
-    """How many parts a head has, 1 or 2. Caches of 8 bits and scales per token have one."""
-    shape = batch.shape
-    scaled = is_per_token(features.key_scale) or is_per_token(features.value_scale)
-    parts = shape.head_size in (80, 96) and shape.value_lanes == shape.head_size
-    return 2 if parts and batch.key_cache.element_size() > 1 and not scaled else 1
 
 
 @triton.jit

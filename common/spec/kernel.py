@@ -202,6 +202,15 @@ def packed_lanes(batch: PagedBatch) -> int | None:
     return x
 
 
+def count_parts(batch: PagedBatch, features: Features) -> int:
+    """Parts in which a kernel multiplies a head (`head_parts.py` of both DSLs): 1 or 2. Caches of 8 bits and scales per
+    token have one."""
+    shape = batch.shape
+    scaled = is_per_token(features.key_scale) or is_per_token(features.value_scale)
+    parts = shape.head_size in (80, 96) and shape.value_lanes == shape.head_size
+    return 2 if parts and batch.key_cache.element_size() > 1 and not scaled else 1
+
+
 def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """The rows for the scales of K and of V in a scratch [2, keys]; twice None where scales are not per token."""
     asked = features.key_scale, features.value_scale

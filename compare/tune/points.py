@@ -20,7 +20,7 @@ from common.gpus import Gpu, resolve
 from common.serving.grid import decided_by
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats
-from compare.record import manifest, packed
+from compare.record import manifest, packed, plain
 from compare.record.records import WorkloadInfo
 from compare.record.store import read_records
 from compare.tune import learned, records
@@ -67,8 +67,13 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def _timed(folder: Path) -> bool:
-    said = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["gpu"]
-    return said.get("present", False) if isinstance(said, dict) else True
+    """Whether the GPU of a run was there. Raises NotThisRun."""
+    try:
+        said = plain.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise records.NotThisRun(f"fit: found {folder} with {error}, allowed runs") from error
+    gpu = said.get("gpu") if isinstance(said, dict) else None
+    return gpu.get("present", False) if isinstance(gpu, dict) else gpu is not None
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
@@ -97,11 +102,10 @@ def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
 
 
 def _asked(info: WorkloadInfo) -> tuple[AttentionShape, BatchStats]:
-    plain = {
-        name: getattr(info, name) for name in ("num_query_heads", "num_kv_heads", "head_size", "block_size", "dtype")
-    }
+    names = ("num_query_heads", "num_kv_heads", "head_size", "block_size", "dtype")
+    of_shape = {name: getattr(info, name) for name in names}
     sizes = info.num_seqs, info.num_tokens, info.num_decodes, info.max_query_len, info.max_seq_len, info.total_seq_len
-    return AttentionShape.from_dict(plain), decided_by(BatchStats(*sizes))
+    return AttentionShape.from_dict(of_shape), decided_by(BatchStats(*sizes))
 
 
 def _launched(kernel: str, config: Mapping[str, Any], stats: BatchStats) -> tuple[str, Mapping[str, Any]]:

@@ -8,12 +8,10 @@ from calls import assert_right, unwritten
 from common import gpus
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity
+from common.spec.kernel import Capacity, count_parts
 from common.spec.metadata import SHORT_QUERY, BatchStats
 from compare.competitors import registry
-from dsl_helion import head_parts as helion_parts
 from dsl_helion.page_runs import gather_form
-from dsl_triton import head_parts as triton_parts
 from dsl_triton.page_runs import run_length, value_strides
 from dsls import in_helion, in_triton
 from far_caches import apart
@@ -111,8 +109,7 @@ def test_a_head_of_two_parts_is_right(dsl, head: int, gather: str) -> None:
 def test_which_heads_have_two_parts(head: int, value: int | None, stored: torch.dtype, parts: bool) -> None:
     shape = AttentionShape(2, 1, head, 16, torch.float16, value_size=value, kv_dtype=stored)
     batch = make_batch([(1, 9)], shape)
-    for dsl in (helion_parts, triton_parts):
-        assert dsl.count_parts(batch, Features()) == 1 + parts
+    assert count_parts(batch, Features()) == 1 + parts
 
 
 @in_triton

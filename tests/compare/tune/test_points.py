@@ -7,7 +7,7 @@ import pytest
 import synthetic_run
 from compare.competitors import registry
 from compare.tune import records
-from compare.tune.points import points
+from compare.tune.points import points, runs_in
 from compare.workloads import Workload, parse_lens
 from compare.workloads.cost import info
 from dsl_triton import parallel_softmax, unpaged
@@ -67,3 +67,14 @@ def test_a_manifest_that_is_none_is_named(tmp_path):
     (folder / "manifest.json").write_text("[]")
     with pytest.raises(records.NotThisRun, match="a"):
         points([folder], "triton")
+
+
+def test_a_folder_of_runs_is_those_whose_gpu_was_there(tmp_path):
+    timed = cell(DECODES, "triton/q_block", 9.0, config=registry.load("triton/q_block").DEFAULT)
+    here = run(tmp_path / "runs" / "here", timed)
+    synthetic_run.write(tmp_path / "runs" / "absent", [], gpu=GPU | {"present": False})
+    synthetic_run.write(tmp_path / "runs" / "none", [])
+    assert runs_in(here) == runs_in(tmp_path) == [here]
+    (here / "manifest.json").write_text("{")
+    with pytest.raises(records.NotThisRun, match="here"):
+        runs_in(tmp_path)
