@@ -127,14 +127,19 @@ def _compile(job: Compilation, gpu: Gpu) -> dict[str, Any]:
     except SpecError as error:
         return answer | {"status": "unsupported", "reason": str(error)}
     except Exception as error:  # any compiler error is this job's answer, with its trace
-        first = (str(error).strip().splitlines() or [""])[0]
         tail = traceback.format_exc()[-LOG_TAIL:]
-        return answer | {
-            "status": "compile_error",
-            "reason": f"{type(error).__name__}: {first}"[:300],
-            "log_tail": tail,
-        }
+        return answer | {"status": "compile_error", "reason": _reason(error), "log_tail": tail}
     return answer | _verdict([kernel.as_dict() for kernel in facts], gpu)
+
+
+def _reason(error: BaseException) -> str:
+    """The type and the first line; of what Triton wraps, as it quotes the source of each caller, the fault itself too."""
+    told, inner = (str(error).strip().splitlines() or [""])[0], error
+    while inner.__cause__ or inner.__context__:
+        inner = inner.__cause__ or inner.__context__
+    fault = getattr(inner, "error_message", None) or ("" if inner is error else str(inner))
+    fault = (fault.strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {told if fault in told else f'{told} {fault}'}"[:300]
 
 
 def _verdict(facts: list[dict[str, Any]], gpu: Gpu) -> dict[str, Any]:

@@ -305,13 +305,13 @@ def next_item(items, n, SLOTS: gl.constexpr):
 @gluon.jit
 def _keep_item(
     HALF: gl.constexpr, rows, where, worth, row, first, part, group, m, l, o, inverse, buffer,
-    LAYOUT: gl.constexpr, D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
+    keys, D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
     BUFFERS: gl.constexpr, OWN_OUT: gl.constexpr, SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     """Store a half's output and LSE, or its sums, m and l where the item is one of several parts.
 
     row: of each row its token, its head and whether there is one. first: the item's first row, its first head and how
-    many tokens are left. LAYOUT: of a tile of K.
+    many tokens are left. keys: tiles of K, as which a buffer of queries is laid out.
     """
     q_boxes, _q_full, _q_empty, _row_scales = rows
     out, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides, o_boxes = where
@@ -328,7 +328,7 @@ def _keep_item(
         if OWN_OUT:
             store_beside(HALF, out, out_ptr, o_boxes, output, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
         else:
-            kept = reinterpret(q_boxes, OUT, [BUFFERS * 2, 64, PADDED], LAYOUT).index(buffer * 2 + HALF)
+            kept = reinterpret(q_boxes, OUT, [BUFFERS * 2, 64, PADDED], keys.layout).index(buffer * 2 + HALF)
             keep_rows(kept, output)
             first_box = (buffer * 2 + HALF) * (PADDED // 64)
             store(HALF, out, out_ptr, kept, q_boxes, first_box, 0, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
@@ -452,7 +452,7 @@ def compute(
             mbarrier.arrive(v_empty.index(stage), count=1)
             _keep_item(
                 HALF, rows, where, worth, (token, head, live), (row_0, head_0, left), part, group, m, l, o, inverse,
-                buffer, keys.layout, D, SHARERS, GROUP, TOKENS, BUFFERS, OWN_OUT, SPLIT, FEATURES, LSE,
+                buffer, keys, D, SHARERS, GROUP, TOKENS, BUFFERS, OWN_OUT, SPLIT, FEATURES, LSE,
             )  # fmt: skip
         n += 1
     if HALF == 0:
