@@ -133,7 +133,7 @@ def _compile(job: Compilation, gpu: Gpu) -> dict[str, Any]:
 
 
 def _reason(error: BaseException) -> str:
-    """The type and the first line; of what Triton wraps, as it quotes the source of each caller, the fault itself too."""
+    """The type and the first line; behind what Triton wraps, as it quotes the source of each caller, the fault."""
     told, inner = (str(error).strip().splitlines() or [""])[0], error
     while inner.__cause__ or inner.__context__:
         inner = inner.__cause__ or inner.__context__
