@@ -23,11 +23,12 @@ GPU, CELLS = "tests/gpu/test_gpu_call.py", "tests/conformance/test_conformance.p
         (f"{CELLS}::test_every_day_and_slow_are_all_pairs_each_once", CELLS),
         ("tests/conformance/test_relations_of_kernels.py::test_a_relation_holds[triton/q_block-twice]",
          "tests/conformance/test_relations_of_kernels.py triton/q_block"),
-        (f"{GPU}::test_it[triton-x]", "tests/gpu triton"),
+        (f"{GPU}::test_it[triton-x]", f"{GPU} triton"),
         ("tests/compare/run/test_tested.py::test_cells[helion]", "tests/compare/run/test_tested.py helion"),
         ("tests/kernels/test_split.py::test_it[pages-helion]", "tests/kernels/test_split.py helion"),
         ("tests/gpu/test_gpu_conformance.py::test_it[helion/ablations.fused-query-1-float32]",
          "tests/gpu helion/ablations.fused float32"),
+        ("tests/gpu/test_gpu_random.py::test_it[helion-from-8]", "tests/gpu/test_gpu_random.py helion from-8"),
     ],
 )  # fmt: skip
 def test_the_group_of_a_test(nodeid, expected):

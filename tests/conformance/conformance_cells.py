@@ -7,10 +7,12 @@
   the cases of a form come to q_block, unless each has that code for the cases that nobody may miss;
 - every kernel, naive too, meets the cases that nobody may miss; Helion's but naive meet those of them that are of plain
   form, and the others in turn.
+
+On a GPU (tests/gpu) every kernel meets the same cases every day: `gpu_daily`.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import cycle, islice
@@ -18,6 +20,7 @@ from typing import Any
 
 from common.cases.case import FIELDS
 from common.cases.named import CASES, Case
+from common.kit import levels
 from common.spec.paged_batch import DTYPES
 from compare.competitors import registry
 from kernel_cases import lacking
@@ -83,6 +86,25 @@ def _asked(case: Case) -> frozenset[str]:
     return frozenset() if case.refused else case.asked
 
 
+def _with_every_capability(names: Iterable[str]) -> frozenset[str]:
+    """These names, and those of the first cases that ask for a capability that none before them asks for."""
+    daily, small = set(names), [case for case in CASES if not case.large]
+    met = set().union(*(_asked(case) for case in small if case.name in daily))
+    for case in small:
+        if not _asked(case) <= met:
+            daily.add(case.name)
+            met |= _asked(case)
+    return frozenset(daily)
+
+
+@cache
+def gpu_daily() -> frozenset[str]:
+    """The names of the cases that every kernel meets on a GPU at smoke level: the kit's, those that nobody may miss and
+    one of each capability."""
+    named = {case.name for case in CASES}
+    return _with_every_capability((named & set(levels.SMOKE)) | NOBODY_MAY_MISS)
+
+
 @cache
 def helion_daily() -> frozenset[str]:
     """The names of the cases that Helion meets at smoke level: those that nobody may miss, the first that asks for a
@@ -90,12 +112,7 @@ def helion_daily() -> frozenset[str]:
     small = [case for case in CASES if not case.large]
     daily = {case.name for case in small} & NOBODY_MAY_MISS
     daily |= {case.name for case in [case for case in small if form(case) == PLAIN][:PLAIN_CASES]}
-    met = set().union(*(_asked(case) for case in small if case.name in daily))
-    for case in small:
-        if not _asked(case) <= met:
-            daily.add(case.name)
-            met |= _asked(case)
-    return frozenset(daily)
+    return _with_every_capability(daily)
 
 
 def _helion_of_the_day(small: Sequence[Case]) -> dict[str, str]:

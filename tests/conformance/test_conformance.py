@@ -6,7 +6,7 @@ import pytest
 
 from common.cases.named import CASES, Case
 from compare.competitors import registry
-from conformance_cells import FULL, SMOKE, cells, form, helion_daily, supported
+from conformance_cells import FULL, SMOKE, cells, form, gpu_daily, helion_daily, supported
 from kernel_cases import cell, conform
 
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -46,6 +46,12 @@ def test_each_capability_is_met_every_day_by_helion():
     assert {case.name for case in _able("helion/", SMOKE)} == helion_daily() & {case.name for case in _able("helion/")}
     asked = [set().union(*(case.asked for case in _able("helion/", level) if not case.refused)) for level in MARKS]
     assert asked[0] >= asked[1]
+
+
+def test_each_capability_is_met_every_day_on_a_gpu():
+    asked = [set().union(*(case.asked for case in CASES if not case.refused and case.name in names))
+             for names in (gpu_daily(), {case.name for case in CASES})]  # fmt: skip
+    assert asked[0] == asked[1]
 
 
 def test_every_kernel_is_met_every_day_and_in_every_dtype_over_all():

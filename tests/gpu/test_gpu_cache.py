@@ -15,7 +15,9 @@ def kernel(request):
     return pytest.importorskip(f"dsl_{request.param}.cache", exc_type=ImportError)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32], ids=["float16", "bfloat16", "float32"]
+)
 @pytest.mark.parametrize("case", WRITES, ids=lambda case: case.name)
 def test_gpu_cache(kernel, case, dtype):
     judge(kernel, case, dtype, "cuda")

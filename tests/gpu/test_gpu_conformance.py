@@ -1,7 +1,8 @@
-"""Every own kernel on every named case, the large ones too, in the three dtypes, compiled for the GPU that is here.
+"""Every own kernel on every named case, compiled for the GPU that is here.
 
-`-m own_dtype` is every (kernel, case) once; `-m large` wants 40 GB a process. tests/conformance/conformance_run.py
-meets the same cells in a sixth of the time.
+Every day a kernel meets the cases of `gpu_daily`, in their own dtype. The others are slow: all cases in three dtypes,
+and the large ones. `-m own_dtype` is every (kernel, case) once; `-m large` wants 40 GB a process.
+tests/conformance/conformance_run.py meets all cells in a sixth of the time.
 """
 
 import os
@@ -13,6 +14,7 @@ import torch
 from common.cases.named import CASES
 from common.spec.paged_batch import DTYPES
 from compare.competitors import registry
+from conformance_cells import gpu_daily
 from conformance_child import meet
 from kernel_cases import cell
 
@@ -25,11 +27,12 @@ os.environ.setdefault("HELION_DISALLOW_AUTOTUNING", "1")  # a missing config is 
 def _cells():
     for case in CASES:
         for dtype in DTYPES:
-            marks = [pytest.mark.own_dtype] * (dtype is case.dtype) + [pytest.mark.large] * case.large
+            own = dtype is case.dtype
+            daily = pytest.mark.conformance if own and case.name in gpu_daily() else pytest.mark.slow
+            marks = [daily, *[pytest.mark.own_dtype] * own, *[pytest.mark.large] * case.large]
             yield pytest.param(case, dtype, marks=marks, id=f"{case.name}-{str(dtype).removeprefix('torch.')}")
 
 
-@pytest.mark.conformance
 @pytest.mark.parametrize(("case", "dtype"), list(_cells()))
 @pytest.mark.parametrize("kernel_id", (*registry.OWN, *registry.ABLATIONS))
 def test_gpu_conformance(kernel_id, case, dtype, record_property):

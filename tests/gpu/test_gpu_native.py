@@ -1,4 +1,7 @@
-"""native.sm90_prefill on every named case with features it has, its head made of several sizes; others are refused."""
+"""native.sm90_prefill on every named case with features it has, its head made of several sizes; others are refused.
+
+Every day it meets the cases of `gpu_daily` in one size each, in turn.
+"""
 
 from dataclasses import replace
 
@@ -14,6 +17,7 @@ from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features, UnsupportedFeature, refusals
 from common.spec.metadata import BatchStats
 from compare.competitors import registry
+from conformance_cells import gpu_daily
 from dsl_triton.native import auto as native_auto
 from kernel_cases import conform
 
@@ -39,15 +43,18 @@ def served(case):
 
 
 def sized():
-    """Each case that it serves, in each size."""
-    for case in filter(served, CASES):
-        for size, dtype in NARROW_SIZES if case.kv_dtype or case.fp8_query else SIZES:
-            if dtype == torch.float16 and case.arrange in BEYOND_FP16:
-                continue
-            yield pytest.param(case, size, dtype, id=f"{case.name}-{size}-{str(dtype).removeprefix('torch.')}")
+    """Each case that it serves, in each size. The kernel and size come first in an id: they are compiled in one process
+    (process_groups.py)."""
+    for number, case in enumerate(filter(served, CASES)):
+        sizes = NARROW_SIZES if case.kv_dtype or case.fp8_query else SIZES
+        sizes = [(size, dtype) for size, dtype in sizes if dtype == torch.bfloat16 or case.arrange not in BEYOND_FP16]
+        for turn, (size, dtype) in enumerate(sizes):
+            daily = case.name in gpu_daily() and turn == number % len(sizes)
+            name = f"{KERNEL_ID}.{size}-{case.name}-{str(dtype).removeprefix('torch.')}"
+            yield pytest.param(case, size, dtype, id=name, marks=[] if daily else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize(("case", "size", "dtype"), sized())
+@pytest.mark.parametrize(("case", "size", "dtype"), list(sized()))
 def test_gpu_native_conforms(case, size, dtype):
     native = registry.load(KERNEL_ID)
     stats = BatchStats.of(case.lens)
