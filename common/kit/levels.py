@@ -65,7 +65,7 @@ SMOKE = (
     *(case.name for case in (*OFTEN, *SWEPT)), LENGTHS.name, RUNS.name,
 )  # fmt: skip
 LEVELS = ("first", "smoke", "full")
-# Cases that `compare study mutation --first` chose, each by its fields: it stays itself, whatever becomes of the axes.
+# Cases chosen by what they reject a second, each by its fields, so that a change of the axes leaves them as they are.
 CHOSEN: dict[str, Any] = json.loads((Path(__file__).parent / "first.json").read_text(encoding="utf-8"))
 
 

@@ -101,8 +101,6 @@ def read(folder: Path) -> RunData:
     folder = Path(folder)
     try:
         manifest = read_manifest(folder / "manifest.json")
-        if (folder / "graphs.jsonl").exists():
-            raise ValueError(f"graphs.jsonl: its report is that of `python -m compare study graphs --report {folder}`")
         cells = folder / "cells.jsonl"
         loaded = load(cells) if packed.there(cells) else None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the committed runs say of the DSLs and of the paper: docs/choosing-a-dsl.md and docs/paper.md.
+"""What the committed runs say of the DSLs: docs/choosing-a-dsl.md.
 
     python -m compare pages choosing [--write]
 
@@ -26,7 +26,7 @@ from compare.analysis.standing import standings
 from compare.analysis.verdict import Outcome
 from compare.competitors import registry
 from compare.exits import USAGE, say
-from compare.pages import add_write, paper, settle_all
+from compare.pages import add_write, settle
 from compare.record import folder as run_folder
 from compare.record.folder import NotARun
 from compare.stats import geomean
@@ -429,7 +429,7 @@ BLOCKS: dict[str, Callable[[Committed], str]] = {
 }  # fmt: skip
 
 
-HELP = "docs/choosing-a-dsl.md and docs/paper.md: what the committed runs say"
+HELP = "docs/choosing-a-dsl.md: what the committed runs say of the DSLs"
 PAGE = run_folder.ROOT / "docs" / "choosing-a-dsl.md"
 RESULTS = run_folder.ROOT / "docs" / "results" / "h200"
 BLOCK = re.compile(r"<!-- evidence: (?P<name>[a-z]+)(?P<runs> [\w,-]+)? -->\n.*?<!-- end -->", re.DOTALL)
@@ -448,11 +448,6 @@ def render(text: str, results: Path, runs: tuple[str, ...] | None = None) -> str
     return BLOCK.sub(fill, text)
 
 
-def texts() -> dict[Path, str]:
-    """docs/choosing-a-dsl.md and docs/paper.md. Raises NotARun for a broken run."""
-    return {PAGE: render(PAGE.read_text(encoding="utf-8"), RESULTS)} | paper.texts()
-
-
 def options(parser: argparse.ArgumentParser) -> None:
     add_write(parser)
 
@@ -460,7 +455,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def main(asked: argparse.Namespace) -> int:
     """0; 1 where a page is not what the runs say; 2 for a run that is none."""
     try:
-        return settle_all(texts(), "choosing", write=asked.write)
+        return settle(PAGE, render(PAGE.read_text(encoding="utf-8"), RESULTS), "choosing", write=asked.write)
     except (NotARun, ValueError) as error:
         say(error)
         return USAGE

@@ -2,10 +2,9 @@
 
     python -m compare pages features [--write]
 
-Of docs/features.md the blocks `<!-- matrix -->` .. `<!-- end -->`, from the kernels' own declarations, to which
-tests/conformance/test_conformance.py holds them, `<!-- refused -->`, from compare.studies.constructs, and
-`<!-- accuracy -->`, from committed runs of compare.studies.accuracy. Exit codes: 0; 1 where a page says something else
-and --write is not given; 2 for a conformance run that cannot be read.
+Fills two kinds of block of docs/features.md: `<!-- matrix -->` from the kernels' own declarations, to which
+tests/conformance/test_conformance.py holds them, and `<!-- refused -->` from compare.studies.constructs.
+Exit codes: 0; 1 where a page is out of date and --write is not given; 2 for a conformance run that cannot be read.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ from compare.competitors import registry
 from compare.exits import USAGE, say
 from compare.pages import add_write, capability, cases, settle_all
 from compare.record import folder as run_folder
-from compare.studies import accuracy
 from compare.studies.capability import NoResults
 from compare.studies.constructs import CONSTRUCTS
 
 HELP = "docs/features.md, capability.md, cases.md: what kernels can do, and on which cases"
 PAGE = run_folder.ROOT / "docs" / "features.md"
-ACCURACY = [run_folder.ROOT / "docs" / "results" / gpu / "accuracy.jsonl" for gpu in ("h200", "mi300")]
-BLOCK = re.compile(r"<!-- (?P<name>matrix|refused|accuracy) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (?P<name>matrix|refused) -->\n.*?<!-- end -->", re.DOTALL)
 # Members of SUPPORTS in the page's order; every case asks for `lse`, so its cases are not counted.
 MEMBERS = (
     "causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "alibi", "alibi_sqrt", "chunked_local",
@@ -74,12 +71,8 @@ def refused() -> str:
     return "\n".join(lines) + "\n"
 
 
-def measured_accuracy() -> str:
-    return "\n".join(accuracy.table(accuracy.read(ACCURACY))) + "\n"
-
-
 def render(text: str) -> str:
-    blocks = {"matrix": matrix(supports()), "refused": refused(), "accuracy": measured_accuracy()}
+    blocks = {"matrix": matrix(supports()), "refused": refused()}
     return BLOCK.sub(lambda found: f"<!-- {found['name']} -->\n{blocks[found['name']]}<!-- end -->", text)
 
 

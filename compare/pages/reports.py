@@ -3,8 +3,8 @@
     python -m compare pages reports [--write] [--runs h200/peers,h200/serving]
 
 In: manifest.json and cells.jsonl of the runs under docs/results that have a report. Out: report.md and figures/*.svg;
-report.html and summary.csv are git's to ignore. Without --runs also docs/results/conformance/README.md, kernels
-of others in the kit. Exit codes: 0; 1 where one says something else and --write is not given; 2 for a run that is none.
+git ignores report.html and summary.csv.
+Exit codes: 0; 1 where a report is out of date and --write is not given; 2 for a run that is none.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from compare.analysis.runs import NotARun
 from compare.exits import USAGE, say
-from compare.pages import add_write, conformance, settle_all
+from compare.pages import add_write, settle_all
 from compare.record import packed
 from compare.record.folder import ROOT
 from compare.report import report
 
-HELP = "docs/results: reports of committed runs, kernels of others in the kit"
+HELP = "docs/results: reports of committed runs"
 RESULTS = ROOT / "docs" / "results"
 
 
@@ -54,6 +54,4 @@ def main(asked: argparse.Namespace) -> int:
     except (NotARun, OSError) as error:
         say(error)
         return USAGE
-    if not asked.runs:
-        new |= conformance.texts()
     return settle_all(new, "reports", write=asked.write)

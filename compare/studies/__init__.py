@@ -1,4 +1,4 @@
-"""Studies: questions beside speed, one a file: costs, sizes, graphs, races, a server, the checker itself.
+"""Studies: questions beside speed, one a file: costs, sizes, races, a server, the checker itself.
 
 In: the kernels, the compilers, committed runs. Out: tables and rows that pages and reports quote.
 """
@@ -6,9 +6,7 @@ In: the kernels, the compilers, committed runs. Out: tables and rows that pages 
 HELP = "a question beside speed: study NAME; without a name, what each asks"
 NAMED = {
     "costs": "compare.studies.costs.costs",
-    "graphs": "compare.studies.graphs.graphs",
     "host": "compare.studies.host",
-    "accuracy": "compare.studies.accuracy",
     "counts": "compare.studies.counts",
     "sanitize": "compare.studies.sanitize",
     "stress": "compare.studies.stress",
@@ -16,7 +14,6 @@ NAMED = {
     "sizes": "compare.studies.sizes",
     "engine": "compare.studies.engine.engine",
     "alarms": "compare.studies.alarms",
-    "checking": "compare.studies.checking",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",
     "everything": "compare.studies.everything",

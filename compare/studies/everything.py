@@ -66,7 +66,6 @@ def parts(gpu: str) -> tuple[Part, ...]:
             (*run, "--suite", "peers", "--workload", PROMPTS, "--new-kv", "--kernels", NEW_KV),
             "prompts whose K and V the step hands over",
         ),
-        Part("graphs", ("study", "graphs", "--gpu", gpu), "one captured graph against one per batch size"),
         *(Part(name, (*run, "--suite", name), f"the paper's {what}") for name, what in FIGURES.items()),
     )
 

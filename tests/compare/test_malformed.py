@@ -136,7 +136,6 @@ LINES = {
     "study hots": "",
     "study sizes --kernels triton/nothing": "triton/nothing",
     "study regret --of nowhere": "nowhere",
-    "study graphs --report /nowhere": "",
     "pages nope": "",
     "pages figurs": "pages: did you mean figures? found figurs, allowed ",
     "pages choosing --wrt": "--help lists",

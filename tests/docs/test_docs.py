@@ -299,7 +299,7 @@ def test_include_writes_nothing_for_a_word_that_is_no_command(words, tmp_path, m
         "python -m compare.nothing",
         "python -m compare reprot results/a",
         "python -m compare diff results/a",
-        "python -m compare study accuracy --gpu h2000",
+        "python -m compare study counts --gpu h2000",
         "python -m compare pages figurs --write",
         "diptych explain",
     ],

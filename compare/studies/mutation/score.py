@@ -1,16 +1,14 @@
 """The mutation score of the kit: how many generated wrong kernels each level rejects.
 
     python -m compare study mutation --out FOLDER [--count 1300] [--axes 400] [--seed 1] [--level full] [--jobs 2]
-    python -m compare study mutation --out FOLDER --first 110 [...]      chooses the level first: FOLDER/first.json
 
 The kernels are `count` of the operators, and `axes` that are wrong at one value of one axis alone. Level by level, case
-by case, each is asked of all that still live. With --first the cheap cases of smoke are asked, each of all that fewer
-than three reject, and those that reject most in so many seconds of an interpreted kernel are chosen. A line a case in
-FOLDER/deaths.jsonl, where a later call goes on: {"case", "killed": {number: why}, "differs": [numbers]}; the table, and
-FOLDER/mutants.jsonl with a line a kernel, are made of it. A kernel that
-lives and gave the bits of the right one in every call is taken for equivalent; one that is wrong in a part of the
-batches alone, only where it is also right without that limit. So is one that gives the right numbers where it computes
-in float64, whose sums have another order. Exit codes: 0; 2 where FOLDER is of another run.
+by case, each is asked of all that still live. FOLDER/deaths.jsonl gets a line a case, where a later call goes on:
+{"case", "killed": {number: why}, "differs": [numbers]}. FOLDER/mutants.jsonl gets a line a kernel.
+
+A kernel that lives counts as equivalent if it gave the bits of the right one in every call, or the right numbers where
+it computes in float64. One that is wrong in a part of the batches must also be right without that limit.
+Exit codes: 0; 2 where FOLDER is of another run.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ from compare.process.crew import environment
 from compare.process.pool import Jobs, Pool, in_order
 from compare.record.store import Busy
 from compare.studies.findings import Findings
-from compare.studies.mutation import first, table
+from compare.studies.mutation import table
 from compare.studies.mutation.worker import kernels_of
 from compare.workloads.numbers import at_least_one
 
 HELP = "how many wrong kernels, made by themselves, each level of the kit rejects"
-DEATHS, CHOSEN, MUTANTS = "deaths.jsonl", "first.json", "mutants.jsonl"
+DEATHS, MUTANTS = "deaths.jsonl", "mutants.jsonl"
 SILENCE_S = 300.0  # without a line: a kernel that hangs where no signal reaches it
 WHOLE = "without limit: "  # before the name of a case that limited kernels are asked without their limit
 WHOLES = 40  # cases that are asked without limits: they tell which are wrong there at all
@@ -47,20 +45,20 @@ PLAIN = "sequence-1"  # a kernel that raises here is no kernel: it is not counte
 
 
 class Lives:
-    """Which kernels live, case by case; kept in a file as it is found. A kernel lives until `enough` cases reject it.
+    """Which kernels live, case by case; kept in a file as it is found. A kernel lives until a case rejects it.
 
     Raises ValueError for a file of another run; Busy.
     """
 
-    def __init__(self, path: Path, count: int, seed: int, of_axes: int = 0, draw: int = 0, enough: int = 1) -> None:
-        self.count, self.seed, self.of_axes, self.draw, self.enough = count, seed, of_axes, draw, enough
+    def __init__(self, path: Path, count: int, seed: int, of_axes: int = 0, draw: int = 0) -> None:
+        self.count, self.seed, self.of_axes, self.draw = count, seed, of_axes, draw
         self.kills: dict[int, set[str]] = {}  # number: the cases that reject it
         self.never: set[int] = set()  # kernels that do not run at all
         self.differ: set[int] = set()
         self.apart: set[int] = set()  # wrong without their limit
         self.inexact: set[int] = set()  # not the right one where nothing is rounded
         self.done: set[str] = set()
-        head = {"count": count, "seed": seed, "axes": of_axes, "draw": draw, "enough": enough}
+        head = {"count": count, "seed": seed, "axes": of_axes, "draw": draw}
         self._kept = Findings(path, head)
         for found in self._kept.found:
             self._learn(found)
@@ -89,17 +87,8 @@ class Lives:
         self._kept.add(found)
         self._learn(found)
 
-    def by_case(self) -> dict[str, set[int]]:
-        """The running kernels that each case rejects."""
-        found = {case: set() for case in self.done if not case.startswith((WHOLE, EXACT))}
-        for number in self.kills.keys() - self.never:
-            for case in self.kills[number]:
-                found[case].add(number)
-        return found
-
     def alive(self) -> list[int]:
-        asked = (number for number in range(self.total) if number not in self.never)
-        return [number for number in asked if len(self.kills.get(number, ())) < self.enough]
+        return [number for number in range(self.total) if number not in self.never | self.kills.keys()]
 
     @property
     def same(self) -> list[int]:
@@ -192,7 +181,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--seed", type=int, default=1, help="of their drawing; default 1")
     new.add_argument("--draw", type=int, default=0, help="the kit's seed, which draws values of axes; default 0")
     new.add_argument("--level", choices=levels.LEVELS, default="smoke", help="and those before it; default smoke")
-    new.add_argument("--first", type=at_least_one, metavar="SECONDS", help="choose the level first, in so many")
     new.add_argument("--jobs", type=at_least_one, default=2, help="processes; default 2")
 
 
@@ -239,23 +227,12 @@ def score(lives: Lives, asked: argparse.Namespace) -> None:
     print("\n".join([*table.table(lines, head["cases"]), "", *table.survivors(lines, names)]))
 
 
-def choose(lives: Lives, asked: argparse.Namespace) -> None:
-    """Choose and write the level `first`, and print what it rejects."""
-    run(lives, [PLAIN, *first.candidates()], asked.jobs)
-    words = f"--out FOLDER --count {lives.count} --axes {lives.of_axes} --seed {lives.seed} --first {asked.first}"
-    made = first.written(f"python -m compare study mutation {words}", lives.by_case(), asked.first)
-    (asked.out / CHOSEN).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-    rejected, every = made["rejected"], made["of_wrong_kernels_that_one_of_them_rejects"]
-    print(f"{len(made['cases'])} of {made['of_cases']} cases reject {rejected} of {every}")
-
-
 def main(asked: argparse.Namespace) -> int:
-    enough = first.ENOUGH if asked.first else 1
     try:
-        lives = Lives(asked.out / DEATHS, asked.count, asked.seed, asked.axes, asked.draw, enough)
+        lives = Lives(asked.out / DEATHS, asked.count, asked.seed, asked.axes, asked.draw)
     except (ValueError, Busy) as error:
         say(error)
         return USAGE
     with closing(lives):
-        (choose if asked.first else score)(lives, asked)
+        score(lives, asked)
     return OK

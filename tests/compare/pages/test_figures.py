@@ -14,7 +14,7 @@ from compare.pages import figures, overview, quoted
 from compare.pages.quoted import Figure, filled, unmarked
 from compare.workloads import suites
 
-OF_OTHERS = {"paper.md"}  # written by `pages paper`; it quotes what the paper's authors measured
+OF_OTHERS = {"paper.md"}  # it quotes what the authors of the paper measured
 PAGES = [page for page in quoted.pages() if page.name not in OF_OTHERS]
 
 

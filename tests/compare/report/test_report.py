@@ -10,7 +10,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 import synthetic_run
-from compare.__main__ import main as diptych
 from compare.analysis import summary
 from compare.competitors import registry
 from compare.record.records import Status
@@ -168,14 +167,6 @@ def test_tables_are_whole(timed, absent):
             count = len(re.findall(r"(?<!\\)\|", line))
             columns = columns or count
             assert count == columns, line
-
-
-def test_of_a_run_of_captured_graphs_it_names_the_command_that_reports(tmp_path, capsys):
-    (tmp_path / "manifest.json").write_text('{"headline": "x"}')
-    (tmp_path / "graphs.jsonl").touch()
-    assert diptych(["report", str(tmp_path)]) == 2
-    assert f"python -m compare study graphs --report {tmp_path}" in capsys.readouterr().err
-    assert not (tmp_path / "report.md").exists()
 
 
 def test_an_estimate_is_a_column_that_says_what_it_is_and_never_a_time(tmp_path):

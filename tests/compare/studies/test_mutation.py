@@ -92,14 +92,6 @@ def test_every_level_begins_with_the_plain_case_and_asks_each_once(level):
     assert names[0] == PLAIN and len(names) == len(set(names)) and set(levels.level(level)) <= set(names)
 
 
-def test_a_kernel_is_asked_until_enough_cases_reject_it(tmp_path):
-    found = lives(tmp_path, enough=2)
-    found.keep({"case": "one", "killed": {"1": "W", "2": "W"}, "differs": []})
-    found.keep({"case": "two", "killed": {"1": "W"}, "differs": []})
-    assert 1 not in found.alive() and 2 in found.alive()
-    assert found.by_case() == {"one": {1, 2}, "two": {1}}
-
-
 def test_a_worker_that_ends_before_the_first_kernel_is_told_with_its_case(tmp_path, monkeypatch):
     command = [sys.executable, "-c", "input(); raise ValueError('no such batch')"]
     monkeypatch.setattr(score.children, "command", lambda child: command)

@@ -7,8 +7,6 @@ from compare.__main__ import main as diptych
 from compare.exits import NO_GPU, NOTHING, USAGE
 
 REFUSED = {
-    "accuracy --gpu mi300 --kernels triton/none": (USAGE, "triton/none"),
-    "accuracy --table other.jsonl": (USAGE, "allowed files that --out wrote"),
     "costs --gpu nosuch": (USAGE, "nosuch"),
     "costs --gpu h200 --only speed": (USAGE, "--only: found speed"),
     "costs --gpu h200 --kernels triton/nothing": (USAGE, "triton/nothing"),
@@ -20,9 +18,6 @@ REFUSED = {
     "everything --gpu mi300": (NO_GPU, "mi300"),
     "generated --gpu nosuch": (USAGE, "nosuch"),
     "generated --gpu h200 --workload q1x": (USAGE, "workload"),
-    "graphs --workload nonsense": (USAGE, "nonsense"),
-    "graphs --gpu h2000": (USAGE, "h2000"),
-    "graphs --gpu h200": (NO_GPU, "h200 is not here: nothing can be captured"),
     "host --gpu mi300": (NO_GPU, "mi300 is not here"),
     "host --cpu": (USAGE, "--out"),  # such rows are not kept beside those of a GPU
     "regret --gpu mi300": (NO_GPU, "tuning needs the GPU itself"),
@@ -35,14 +30,13 @@ REFUSED = {
     "stress --workload q1x": (USAGE, "q1x"),
     "stress --shape 2:1": (USAGE, "2:1"),
 }
-WITHOUT_OUT = ("accuracy", "regret", "stress")
+WITHOUT_OUT = ("regret", "stress")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("words", REFUSED)
 def test_it_is_refused_by_what_was_found(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.jsonl").write_text("[1]\n")
     code, said = REFUSED[words]
     out = [] if words.startswith(WITHOUT_OUT) else ["--out", str(tmp_path / "out")]
     assert diptych(["study", *words.split(), *out]) == code

@@ -1,1 +1,0 @@
-"""One captured graph for all batches against a graph for each batch size."""
