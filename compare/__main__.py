@@ -36,7 +36,7 @@ VERBS = {
     "pages": "compare.pages",
 }
 # Who does the work of a verb whose words have --fleet.
-OVER_A_FLEET = {"run": "compare.fleet.run", "tune": "compare.fleet.tune", "study": "compare.fleet.study"}
+OVER_A_FLEET = {"run": "compare.fleet.run", "tune": "compare.fleet.tune"}
 _ASKS_FOR_HELP = ("-h", "--help")
 
 
@@ -56,7 +56,7 @@ class Command:
     def over_a_fleet(self) -> str | None:
         """The module that runs it on other machines; None without --fleet."""
         asked = any(word.partition("=")[0] == "--fleet" for word in self.words)
-        return OVER_A_FLEET.get(self.name.partition(" ")[0]) if asked else None
+        return OVER_A_FLEET.get(self.name) if asked else None
 
     def parser(self) -> argparse.ArgumentParser:
         found = importlib.import_module(self.module)

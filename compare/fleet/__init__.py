@@ -1,4 +1,4 @@
-"""`run`, `tune` and `study` with --fleet: their work on the GPUs and cores of other machines, through Ray.
+"""`run` and `tune` with --fleet: their work on the GPUs and cores of other machines, through Ray.
 
 In: the words of a verb and the address of a cluster. Out: what the verb writes on one machine, whatever is lost on the
 way. Ray is imported by `cluster` alone; a seat runs the same child processes as a run on one machine.

@@ -10,6 +10,7 @@ Exit codes: 0; 1 where a page says something else and --write is not given; 2 fo
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import statistics
@@ -113,14 +114,6 @@ def _range(name: str, form: str) -> Callable[[_Rows], str]:
     return say
 
 
-def _code_met(rows: _Rows) -> str:
-    return ", ".join(f"{row['specialisations']} in {row['compile_cpu_s']:.0f} s" for row in rows)
-
-
-def _warm_up(rows: _Rows) -> str:
-    return ", ".join(f"{row['warm_s']:.1f}" for row in rows if row["state"] == "warm")
-
-
 def _timed(rows: _Rows) -> str:
     return f"{sum(row['timed'] for row in rows):,}" if rows else ""
 
@@ -132,9 +125,6 @@ _LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
     ("compile", "compiling: first call, nothing cached", _median("cold", "first")),
     ("compile", "compiling: first call of a later process", _median("warm", "first")),
     ("compile", "compiling: one more dtype in it", _median("warm", "next")),
-    ("trace", "compiling: specialisations of `auto` over {steps:,} steps of a trace", _code_met),
-    ("server", "a server: warm-up of {points} points in a later process, seconds", _warm_up),
-    ("server", "a server: code that calls behind the warm-up waited for", _range("later", "{}")),
     ("host", "host: the DSL's own launch, µs", _range("launch", "{:.0f}")),
     ("host", "host: the public call, µs", _range("call", "{:.1f}")),
     ("host", "host: a graph, µs", _range("graph", "{:.1f}")),
@@ -146,7 +136,7 @@ _LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
 
 def beside(had: Committed) -> str:
     """What compiling, the host and tuning cost in each DSL; unmeasured parts have no line."""
-    of = {part: had.cost(part) for part in ("compile", "trace", "server", "tuning")} | {"host": had.hosts}
+    of = {part: had.cost(part) for part in ("compile", "tuning")} | {"host": had.hosts}
     body = []
     for part, words, shown in _LINES:
         if rows := of[part]:
@@ -245,55 +235,20 @@ def host(had: Committed) -> str:
 
 
 def compiling(had: Committed) -> str:
-    """Cold and warm compile time, and the specialisations of a serving trace."""
+    """Cold and warm compile time."""
     command = f"python -m compare study costs --gpu {had.results.name} --out DIR --only compile"
     found = had.cost("compile")
-    parts = []
-    if found:
-        body = []
-        for dsl in ("triton", "helion"):
-            for state in ("cold", "warm"):
-                mine = [r for r in found if r["kernel"].startswith(dsl) and r["state"] == state]
-                if not mine:
-                    continue
-                sums = [f"{statistics.median(r[f'{s}_cpu_s'] for r in mine):.2f}" for s in ("import", "first", "next")]
-                body.append([f"{dsl}, {state}", *sums, str(len(mine))])
-        header = ["", "import", "first call", "one more dtype", "kernels"]
-        parts += [
-            f"`{command}`, seconds of a core, medians over the kernels; {found[0]['ran_on']}:",
-            table(header, body),
-        ]
-    else:
-        parts.append(missing(command))
-    steps = had.cost("trace")
-    trace = f"python -m compare study costs --gpu {had.results.name} --out DIR --only trace"
-    if steps:
-        counts = ("steps", "specialisations", "choices", "compile_cpu_s")
-        body = [[f"`{r['kernel']}`", *(f"{r[name]:.0f}" for name in counts)] for r in steps]
-        header = ["", "steps", "specialisations", "choices of `auto`", "seconds of a core"]
-        parts += [f"`{trace}` ({steps[0]['trace']}; {steps[0]['ran_on']}):", table(header, body)]
-    else:
-        parts.append(missing(trace))
-    return "\n\n".join([*parts, *_starts(had)])
-
-
-def _starts(had: Committed) -> list[str]:
-    """A server's warm-up in a first and a later process, and what later calls compiled; empty where not measured."""
-    found = had.cost("server")
     if not found:
-        return []
-    command = f"python -m compare study costs --gpu {had.results.name} --out DIR --only server"
-    counts = ("launches", "generated", "loaded", "compiled", "later", "unmet")
-    body = [
-        [f"`{r['kernel']}`, {r['state']}", f"{r['warm_s']:.1f}", *(str(r[name]) for name in counts),
-         f"{r['host_us']:.1f}"]
-        for r in found
-    ]  # fmt: skip
-    header = [
-        "", "warm-up s", "launches", "generated", "from disk", "compiled", "code met later", "calls unmet",
-        "host µs a call",
-    ]  # fmt: skip
-    return [f"`{command}`, {found[0]['points']} points; {found[0]['ran_on']}:", table(header, body)]
+        return missing(command)
+    body = []
+    for dsl, state in itertools.product(DSLS, ("cold", "warm")):
+        mine = [r for r in found if r["kernel"].startswith(dsl) and r["state"] == state]
+        if mine:
+            sums = [f"{statistics.median(r[f'{s}_cpu_s'] for r in mine):.2f}" for s in ("import", "first", "next")]
+            body.append([f"{dsl}, {state}", *sums, str(len(mine))])
+    header = ["", "import", "first call", "one more dtype", "kernels"]
+    said = f"`{command}`, seconds of a core, medians over the kernels; {found[0]['ran_on']}:"
+    return f"{said}\n\n{table(header, body)}"
 
 
 def launches(had: Committed) -> str:

@@ -99,15 +99,13 @@ def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:
     """What compiling, the host and tuning cost in each DSL: medians over its kernels or batches, sums of a search."""
     study, host = (f"python -m compare study {name} --gpu {gpu}" for name in ("costs", "host"))
     cold, warm = ([r for r in had.cost("compile") if r["state"] == state] for state in ("cold", "warm"))
-    first, tuning, trace = ("import_cpu_s", "first_cpu_s"), had.cost("tuning"), had.cost("trace")
+    first, tuning = ("import_cpu_s", "first_cpu_s"), had.cost("tuning")
     columns = (  # name, rows, the columns that are added, how rows become one figure
         ("import", cold, first[:1], statistics.median),
         ("first", cold, first[1:], statistics.median),
         ("start", cold, first, statistics.median),
         ("restart", warm, first, statistics.median),
         ("timed", tuning, ("timed",), sum),
-        ("trace-codes", trace, ("specialisations",), statistics.median),
-        ("trace-seconds", trace, ("compile_cpu_s",), statistics.median),
         ("call", had.hosts, ("call",), statistics.median),
         ("graph", had.hosts, ("graph",), statistics.median),
     )

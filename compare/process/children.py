@@ -10,8 +10,7 @@ import torch
 WORKER = "compare.bench.worker"
 COMPILE = "compare.static.compile"
 TUNE_COMPILE, TUNE_WORKER, TUNE_HELION = "compare.tune.compile", "compare.tune.worker", "compare.tune.helion"
-COST_COMPILE, COST_TRACE = "compare.studies.costs.compile", "compare.studies.costs.trace"
-COST_SERVER = "compare.studies.costs.server"
+COST_COMPILE = "compare.studies.costs.compile"
 MUTATION = "compare.studies.mutation.worker"
 ENGINE, PROBE = "compare.studies.engine.child", "compare.fleet.probe"
 CHILDREN = (
@@ -21,8 +20,6 @@ CHILDREN = (
     TUNE_WORKER,
     TUNE_HELION,
     COST_COMPILE,
-    COST_TRACE,
-    COST_SERVER,
     MUTATION,
     ENGINE,
     PROBE,

@@ -11,9 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from compare.static.compiled import Argument
 
@@ -106,17 +104,6 @@ def compiled_only() -> Iterator[None]:
 
     with patched_run(make):
         yield
-
-
-@contextlib.contextmanager
-def nvidia_launchers() -> Iterator[type]:
-    """In this context Triton's launchers for NVIDIA can be made with any loaded libcuda.so.1; yields their class."""
-    from triton.backends.nvidia.driver import CudaLauncher, CudaUtils
-    from triton.runtime import driver
-
-    with mock.patch.object(driver, "_active", SimpleNamespace()):
-        driver._active.utils = CudaUtils()
-        yield CudaLauncher
 
 
 def flatten(value: Any) -> list[Any]:

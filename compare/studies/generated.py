@@ -1,7 +1,6 @@
 """The Triton code that Helion generates, kept beside ours, and what the compiler makes of both.
 
     python -m compare study generated --gpu h200 --out DIR [--workload 32q1s2k,q2k]
-    python -m compare study generated --ablations > docs/ablation-facts.md    # ablations beside the rungs they vary
 
 For every rung and workload both DSLs are launched into a recorder and compiled for the GPU, which need not be here. DIR
 gets `code.jsonl`, a row a kernel launch: registers, spills, shared memory, loads by width, matrix instructions, and of
@@ -19,8 +18,6 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +30,13 @@ from common.spec import Features
 from common.spec.kernel import Capacity
 from compare.bench.subject import failure
 from compare.competitors import registry
-from compare.exits import INTERRUPTED, OK, USAGE, say
+from compare.exits import INTERRUPTED, USAGE
 from compare.record import folder as run_folder
 from compare.static import jit
-from compare.static.compile import Compilation, Outcome, compile_in_child
 from compare.static.crosscompile import CannotCompile, claim, compile_launch
 from compare.static.helion_target import helion_as
 from compare.studies import sizes
-from compare.workloads import LLAMA_3_8B, GrammarError, Workload, parse_lens
+from compare.workloads import GrammarError, Workload, parse_lens
 
 HELP = "the Triton code that Helion generates, and what the compiler makes of it and of ours"
 
@@ -139,110 +135,15 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[1:]]
 
 
-# What the compiler makes of each ablation and of the rung that it varies, with the untuned config: the page
-# docs/ablation-facts.md.
-ABLATED_FOR = ("h200", "mi300")
-DECODE, PREFILL = ((1, 2048),) * 8, ((2048, 2048),)
-# The config of the element-wise products, used with a product.
-SMALL = {"block_m": 16, "tile_size": 16, "num_warps": 8, "num_stages": 2}
-ABLATION_COLUMNS = (
-    "kernel", "registers", "spilled", "shared KB", "pipelined loads", "matrix instructions", "instructions",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of the table. config: None for the untuned default."""
-
-    kernel: str
-    lens: tuple[tuple[int, int], ...] = DECODE
-    config: dict[str, Any] | None = None
-    note: str = ""
-
-    @property
-    def job(self) -> Compilation:
-        return Compilation(
-            Workload(self.kernel, self.lens, LLAMA_3_8B), self.kernel, self.config, heuristics=HEURISTICS
-        )
-
-
-def entries(dsl: str) -> list[Entry]:
-    """The ablations of one DSL, each after the rung that it varies."""
-    mine = {kernel.rpartition(".")[2]: kernel for kernel in registry.ABLATIONS if kernel.startswith(dsl)}
-    softmax = [Entry(f"{dsl}/parallel_softmax")]
-    softmax += [Entry(mine[name]) for name in ("last_arriver", "barrier") if name in mine]
-    fused = [Entry(f"{dsl}/q_block", note=", decode"), Entry(f"{dsl}/q_block", PREFILL, note=", prefill")]
-    fused += [Entry(mine["fused"]), Entry(mine["cumulative"], note=", decode")]
-    if "idiomatic" in mine:
-        fused += [Entry(mine["idiomatic"], note=", decode"), Entry(mine["idiomatic"], PREFILL, note=", prefill")]
-    return [*softmax, *fused, Entry(f"{dsl}/q_block", DECODE, SMALL, ", 16 keys"), Entry(mine["elementwise"])]
-
-
-def ablated(gpu: Gpu, chosen: list[Entry]) -> Iterator[tuple[Entry, Outcome]]:
-    """Compile the entries for `gpu` in a child process."""
-    yield from zip(chosen, compile_in_child([entry.job for entry in chosen], gpu), strict=True)
-
-
-def _products(found: dict[str, Any]) -> int:
-    return sum(found["matrix"].values())
-
-
-def line(entry: Entry, found: Outcome) -> str:
-    """One row of the table; cells of a launch of two kernels have two values."""
-    name = f"{entry.kernel}{entry.note}"
-    if found.status != "ok":
-        return f"| {name} | {found.status}: {found.reason} |" + " |" * (len(ABLATION_COLUMNS) - 2)
-    cells = [
-        (f["registers"], f["spills"], round(f["shared_bytes"] / 1024), f["pipelined"], _products(f), f["instructions"])
-        for f in found.facts
-    ]
-    return f"| {name} | " + " | ".join(" + ".join(map(str, column)) for column in zip(*cells, strict=True)) + " |"
-
-
-def table(gpu: Gpu) -> Iterator[str]:
-    """The table for a GPU as lines of markdown."""
-    yield "| " + " | ".join(ABLATION_COLUMNS) + " |"
-    yield "|---" * len(ABLATION_COLUMNS) + "|"
-    for entry, found in ablated(gpu, entries("triton") + entries("helion")):
-        yield line(entry, found)
-
-
-def versions() -> str:
-    """The compiler versions that the counts depend on."""
-    return ", ".join(f"{name} {version(name)}" for name in ("triton", "helion"))
-
-
-def document() -> Iterator[str]:
-    """The lines of docs/ablation-facts.md."""
-    yield "# What the compiler makes of the ablations\n"
-    yield f"Written by `python -m compare study generated --ablations` with {versions()}, for GPUs that need not be"
-    yield "there."
-    yield "Llama-3-8B's shape, bf16, untuned configs, 8 decodes over 2048 keys unless a row says otherwise. Registers"
-    yield "and spilled ones are of a thread, the other counts of the whole code; `+` joins the kernels of a launch. A"
-    yield "pipelined load is one that a loop issues iterations ahead, into a buffer of shared memory."
-    for name in ABLATED_FOR:
-        gpu = gpus.resolve(name)
-        yield f"\n## {gpu.arch}\n"
-        yield from table(gpu)
-
-
 def options(new: argparse.ArgumentParser) -> None:
-    new.add_argument("--gpu", help="the GPU to compile for")
-    new.add_argument("--out", type=Path, metavar="DIR")
-    new.add_argument("--ablations", action="store_true", help="print the page of ablations beside their rungs, and end")
+    new.add_argument("--gpu", required=True, help="the GPU to compile for")
+    new.add_argument("--out", type=Path, required=True, metavar="DIR")
     new.add_argument("--workload", default=WORKLOADS)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """0; 1 where a kernel failed; 2 usage; 130 interrupted."""
     console = Console(stderr=True)
-    if arguments.ablations:
-        for text in document():
-            print(text, flush=True)
-        return OK
-    if missing := [name for name in ("gpu", "out") if getattr(arguments, name) is None]:
-        say(f"--{missing[0]}: found nothing, allowed a value; only --ablations goes without")
-        return USAGE
     try:
         gpu = gpus.resolve(arguments.gpu)
         workloads = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))

@@ -1,14 +1,11 @@
-"""Costs beside speed, each DSL alike: compile time, specialisations over a trace, launches, memory, tuning.
+"""Costs beside speed, each DSL alike: compile time, launches, memory, tuning.
 
     python -m compare study costs --gpu auto --out DIR                       what this machine can measure
-    python -m compare study costs --gpu h200 --out DIR --only trace          1,000 steps through the compiler, no GPU
     python -m compare study costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ...      from tuners' logs
-    python -m compare study costs --gpu auto --out DIR --only server         a warm-up of 56 points, and steps behind it
 
-Rows go to DIR/costs.jsonl as they come; every row has `cost`, `status` and what ran it. Without the GPU the parts
-`launch` and `server` are left out and said so, and compile times are those of this machine's CPU, compiling for the GPU
-that was named: rows carry `ran_on`. `server` is made when it is named; with both DSLs it takes 3 minutes. Exit codes:
-0; 1 a row failed; 2 usage; 3 only parts that need the GPU, which is absent; 5 nothing selected; 130.
+DIR/costs.jsonl gets a row as soon as it is measured; each row has `cost`, `status` and the machine, `ran_on`. Without
+the GPU the part `launch` is left out, and compile times are those of this CPU, compiling for the GPU that is named.
+Exit codes: 0; 1 a row failed; 2 usage; 3 only parts that need the GPU, which is absent; 5 nothing selected; 130.
 """
 
 from __future__ import annotations
@@ -31,16 +28,14 @@ from compare.exits import INTERRUPTED, NO_GPU, NOTHING, USAGE
 from compare.record import folder as run_folder
 from compare.record import packed
 from compare.studies.costs import compile as compile_cost
-from compare.studies.costs import launch, server, tuning
-from compare.studies.costs import trace as trace_cost
+from compare.studies.costs import launch, tuning
 from compare.workloads import GrammarError, Workload, parse_lens
-from compare.workloads.trace import TraceError
 
 HELP = "compile time, launches, memory, tuning: each DSL alike"
 
-PARTS = ("compile", "launch", "scratch", "trace", "tuning", "server")
-WITH_GPU, WITHOUT_GPU = ("compile", "launch"), ("compile", "scratch", "trace")
-NEED_GPU = ("launch", "server")
+PARTS = ("compile", "launch", "scratch", "tuning")
+WITH_GPU, WITHOUT_GPU = ("compile", "launch"), ("compile", "scratch")
+NEED_GPU = ("launch",)
 KERNELS = "*/q_block,*/parallel_softmax,*/static_grid,*/unpaged,*/auto"  # under two minutes on an H200 and 16 cores
 BESIDE = ("baseline/flash_attn3", "baseline/vllm_triton")  # also in `launch`, where installed
 WORKLOADS = "32q1s2k,q2k"
@@ -77,13 +72,8 @@ class Asked:
     here: bool
     kernels: tuple[str, ...]
     workloads: tuple[Workload, ...]
-    trace: Path | None
     tuned: tuple[Path, ...]
     out: Path
-
-    @property
-    def dsls(self) -> tuple[str, ...]:
-        return tuple(dsl for dsl in ("triton", "helion") if any(k.startswith(dsl) for k in self.kernels))
 
 
 def _compile(asked: Asked) -> Iterator[dict[str, Any]]:
@@ -102,23 +92,12 @@ def _scratch(asked: Asked) -> Iterator[dict[str, Any]]:
         yield from (launch.scratch(kernel, row, asked.gpu) for row in asked.workloads)
 
 
-def _trace(asked: Asked) -> Iterator[dict[str, Any]]:
-    yield from (trace_cost.measure(dsl, asked.gpu, asked.trace) for dsl in asked.dsls)
-
-
 def _tuning(asked: Asked) -> Iterator[dict[str, Any]]:
     yield from tuning.rows(asked.tuned)
 
 
-def _server(asked: Asked) -> Iterator[dict[str, Any]]:
-    """Measure the DSLs without rows of this commit."""
-    had = read(asked.out) if (asked.out / "costs.jsonl").is_file() else []
-    for dsl in server.left(had, asked.dsls, run_folder.commit(), asked.gpu):
-        yield from server.measure(dsl, asked.gpu)
-
-
 MEASURES: dict[str, Callable[[Asked], Iterator[dict[str, Any]]]] = dict(
-    zip(PARTS, (_compile, _launch, _scratch, _trace, _tuning, _server), strict=True)
+    zip(PARTS, (_compile, _launch, _scratch, _tuning), strict=True)
 )
 
 
@@ -128,7 +107,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--only", help=f"comma-separated parts, of {', '.join(PARTS)}")
     new.add_argument("--kernels", default=KERNELS)
     new.add_argument("--workload", default=WORKLOADS)
-    new.add_argument("--trace", type=Path, metavar="CSV", help=f"a serving trace; without one: {trace_cost.SYNTHETIC}")
     words = "runs of tune with one budget, such as one of each DSL"
     new.add_argument("--tuned", type=Path, nargs="+", default=[], metavar="DIR", help=words)
 
@@ -145,7 +123,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     tuning.check_budgets(arguments.tuned)
     kernels = tuple(k for k in registry.select(arguments.kernels) if k in registry.OWN)
     rows = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
-    return Asked(gpu, gpu == here, kernels, rows, arguments.trace, tuple(arguments.tuned), arguments.out)
+    return Asked(gpu, gpu == here, kernels, rows, tuple(arguments.tuned), arguments.out)
 
 
 def _parts(only: str | None, asked: Asked) -> tuple[str, ...]:
@@ -176,9 +154,6 @@ def main(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.print(f"interrupted: finished rows are in {arguments.out / 'costs.jsonl'}", markup=False)
         return INTERRUPTED
-    except TraceError as error:
-        console.print(str(error), markup=False, style="red")
-        return USAGE
 
 
 def _run(console: Console, asked: Asked, parts: Sequence[str], out: Path) -> int:
@@ -193,6 +168,6 @@ def _run(console: Console, asked: Asked, parts: Sequence[str], out: Path) -> int
                 file.write(json.dumps(row | about) + "\n")
                 file.flush()
                 failures += row["status"] not in ("ok", "unavailable", "unsupported")
-                shown = {k: v for k, v in row.items() if k not in ("cost", "curve", "first_at", "versions")}
+                shown = {k: v for k, v in row.items() if k not in ("cost", "curve", "versions")}
                 console.print("  " + " ".join(f"{k}={v}" for k, v in shown.items()), markup=False, highlight=False)
     return int(failures > 0)

@@ -55,13 +55,10 @@ def test_the_first_block_keeps_the_names_of_the_runs(results):
 def test_costs_stand_in_the_page_with_what_ran_them(tmp_path):
     row = {"cost": "compile", "kernel": "triton/naive", "state": "cold", "status": "ok", "ran_on": "a CPU, 2 cores"}
     row |= {f"{step}_cpu_s": 1.5 for step in costs.compile_cost.STEPS}
-    trace = {"cost": "trace", "kernel": "helion/auto", "status": "ok", "steps": 9, "specialisations": 4, "choices": 2,
-             "compile_cpu_s": 61.0, "trace": "a trace", "ran_on": "a CPU"}  # fmt: skip
     (tmp_path / "costs").mkdir()
-    (tmp_path / "costs" / "costs.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(trace) + "\n")
+    (tmp_path / "costs" / "costs.jsonl").write_text(json.dumps(row) + "\n")
     said = choosing.compiling(Committed(tmp_path, ()))
     assert "a CPU, 2 cores" in said and "| triton, cold | 1.50 | 1.50 | 1.50 | 1 |" in said
-    assert "| `helion/auto` | 9 | 4 | 2 | 61 |" in said
 
 
 def test_both_dsls_costs_stand_side_by_side(tmp_path):
@@ -79,19 +76,6 @@ def test_both_dsls_costs_stand_side_by_side(tmp_path):
     assert "| tuning: candidates timed in 8 minutes |  | 2,400 |" in said
     assert "| tuning: rows reached of a kernel |  | 7 to 9 |" in said
     assert not [line for line in said if "host" in line or "specialisations" in line]
-
-
-def test_a_servers_start_stands_with_what_was_met_behind_it(tmp_path):
-    row = {"cost": "server", "kernel": "helion/auto", "state": "cold", "status": "ok", "ran_on": "a CPU, a GPU"}
-    row |= {"points": 56, "warm_s": 61.04, "launches": 15, "generated": 6, "loaded": 0, "compiled": 14, "later": 2}
-    row |= {"unmet": 1, "host_us": 12.34}
-    warm = row | {"state": "warm", "warm_s": 3.0, "generated": 0, "loaded": 6, "compiled": 0, "later": 0, "unmet": 0}
-    (tmp_path / "costs").mkdir()
-    (tmp_path / "costs" / "costs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (row, warm)))
-    had = Committed(tmp_path, ())
-    assert "| `helion/auto`, cold | 61.0 | 15 | 6 | 0 | 14 | 2 | 1 | 12.3 |" in choosing.compiling(had)
-    assert "| a server: warm-up of 56 points in a later process, seconds |  | 3.0 |" in choosing.beside(had)
-    assert "| a server: code that calls behind the warm-up waited for |  | 0 to 2 |" in choosing.beside(had)
 
 
 def test_a_broken_run_is_a_usage_error(results, tmp_path, monkeypatch, capsys):

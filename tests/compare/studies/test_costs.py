@@ -7,11 +7,10 @@ from typing import ClassVar
 
 import pytest
 import torch
-from triton import knobs
 
 from common.gpus import resolve
 from compare.__main__ import main as diptych
-from compare.studies.costs import costs, launch, server, trace
+from compare.studies.costs import costs, launch
 from compare.workloads import Workload, parse_lens
 
 H200 = resolve("h200")
@@ -175,12 +174,6 @@ def test_scratch_is_measured_without_a_gpu_and_a_refusal_is_a_row():
     assert (absent["status"], "scratch_bytes" in absent) == ("unavailable", False)
 
 
-def test_the_synthetic_trace_is_the_same_every_time_and_fills_1000_steps():
-    one, name = trace.steps(None)
-    assert one == trace.steps(None)[0] and len(one) == 1000 and name == trace.SYNTHETIC
-    assert any(step.has_chunk for step in one) and max(len(step.lens) for step in one) > 8
-
-
 def test_rows_are_kept_and_read_again_and_the_last_word_wins(tmp_path):
     for _ in range(2):
         words = ["--gpu", "h200", "--only", "scratch", "--kernels", "triton/q_block", "--workload", "q1s2k,q64"]
@@ -192,33 +185,3 @@ def test_rows_are_kept_and_read_again_and_the_last_word_wins(tmp_path):
         file.write('{"cost": "sc')
     with pytest.raises(ValueError, match="line 5"):
         costs.read(tmp_path)
-
-
-@pytest.mark.parametrize("kernel", ["triton/auto", pytest.param("helion/auto", marks=pytest.mark.slow)])
-def test_a_servers_start_says_what_it_warmed_and_that_no_later_call_met_another(kernel, monkeypatch):
-    monkeypatch.setattr(knobs.compilation, "listener", None)
-    timed = []
-    task = {"kernel": kernel, "device": "cpu", "sizes": [1, 2], "lengths": [16, 24], "timed": [16, 24], "calls": 3}
-    said = server.answer(task, lambda call, calls: timed.append((call(), calls)) or 10.0 * len(timed))
-    assert said["points"] == 4 and said["launches"] > 0
-    assert (said["calls"], said["later"], said["unmet"]) == (2 * 5, 0, 0)  # 16, 17, 20, 21 and 24 keys
-    assert (said["host_us"], said["host_us_by_keys"], len(timed)) == (15.0, {16: 10.0, 24: 20.0}, 2)
-
-
-def test_a_server_that_compiles_behind_its_warm_up_is_seen(monkeypatch):
-    monkeypatch.setattr(knobs.compilation, "listener", None)
-    compilers = server.Compilers()
-    for hit in (False, True, True):
-        knobs.compilation.listener(src=None, metadata={}, metadata_group={}, times=None, cache_hit=hit)
-    assert compilers.lap() == {"generated": 0, "loaded": 0, "compiled": 1, "read": 2}
-    assert not any(compilers.lap().values())
-
-
-def test_a_dsl_that_both_processes_measured_at_this_commit_is_left_out():
-    def rows(state, **other):
-        about = {"commit": "abc", "target": "h200", "status": "ok"}
-        return {"cost": "server", "kernel": "triton/auto", "state": state} | about | other
-
-    had = [rows("cold"), rows("warm", commit="older"), rows("warm", status="failed"), {"cost": "host", "status": "ok"}]
-    assert server.left(had, ["triton", "helion"], "abc", H200) == ["triton", "helion"]
-    assert server.left([*had, rows("warm")], ["triton", "helion"], "abc", H200) == ["helion"]
