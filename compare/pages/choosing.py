@@ -80,7 +80,7 @@ class Committed:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-# The first table of docs/choosing-a-dsl.md: what compiling, the host and tuning cost in each DSL.
+# The first table of docs/choosing-a-dsl.md: what compiling and the host cost in each DSL.
 #
 # Each figure belongs to a row of a later block, with its command; here both DSLs stand side by side.
 
@@ -114,10 +114,6 @@ def _range(name: str, form: str) -> Callable[[_Rows], str]:
     return say
 
 
-def _timed(rows: _Rows) -> str:
-    return f"{sum(row['timed'] for row in rows):,}" if rows else ""
-
-
 # (part of `study costs`, words with fields that all its rows share, a function from the rows of one DSL to
 # text).
 _LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
@@ -128,15 +124,12 @@ _LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
     ("host", "host: the DSL's own launch, µs", _range("launch", "{:.0f}")),
     ("host", "host: the public call, µs", _range("call", "{:.1f}")),
     ("host", "host: a graph, µs", _range("graph", "{:.1f}")),
-    ("tuning", "tuning: candidates timed in {minutes:g} minutes", _timed),
-    ("tuning", "tuning: rows reached of a kernel", _range("rows", "{}")),
-    ("tuning", "tuning: the default's part of the best of either, rows of both", _range("across_untuned", "{:.0%}")),
 )
 
 
 def beside(had: Committed) -> str:
-    """What compiling, the host and tuning cost in each DSL; unmeasured parts have no line."""
-    of = {part: had.cost(part) for part in ("compile", "tuning")} | {"host": had.hosts}
+    """What compiling and the host cost in each DSL; unmeasured parts have no line."""
+    of = {"compile": had.cost("compile"), "host": had.hosts}
     body = []
     for part, words, shown in _LINES:
         if rows := of[part]:
@@ -307,30 +300,6 @@ def code(had: Committed) -> str:
     return f"`python -m compare study generated --gpu {gpu} --out DIR`:\n\n" + table(header, body)
 
 
-def tuning(had: Committed) -> str:
-    """How good the untuned default is, and seconds of the tuner's budget to 95 and 99% of the best known."""
-    command = "python -m compare study costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ..."
-    if not (found := had.cost("tuning")):
-        return missing(command)
-    body = []
-    for r in found:
-        own, both = ([*_shares(r, prefix), str(r.get(f"{prefix}rows", ""))] for prefix in ("", "across_"))
-        body.append([f"`{r['kernel']}`", *own, str(r["timed"]), f"{r['spent_s']:.0f}", *both])
-    header = ["", *(names := ("untuned", "95%", "99%", "rows")), "timed", "spent", *(f"{name}, both" for name in names)]
-    said = "A row that was not reached runs the untuned default. `both`: rows of both DSLs, by the best of either"
-    return f"`{command}`, seconds. {said}:\n\n" + table(header, body)
-
-
-def _shares(row: dict[str, Any], prefix: str) -> list[str]:
-    if (untuned := row.get(f"{prefix}untuned")) is None:
-        return [""] * 3
-    return [f"{untuned:.1%}", *(_seconds(row[f"{prefix}to_{share}_s"]) for share in ("95%", "99%"))]
-
-
-def _seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.0f}"
-
-
 def answer(had: Committed) -> str:
     """What the rows say, in sentences."""
     lines = []
@@ -380,7 +349,7 @@ def source_pairs() -> list[dict[str, Any]]:
 
 BLOCKS: dict[str, Callable[[Committed], str]] = {
     "answer": answer, "costs": beside, "speed": speed, "outside": outside, "host": host,
-    "compile": compiling, "launch": launches, "tuning": tuning, "size": sizes, "code": code,
+    "compile": compiling, "launch": launches, "size": sizes, "code": code,
 }  # fmt: skip
 
 

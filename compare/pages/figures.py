@@ -97,22 +97,22 @@ def _regrets(folders: list[Path], root: Path) -> Iterator[tuple[str, Figure]]:
 
 def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:
     """What compiling, the host and tuning cost in each DSL: medians over its kernels or batches, sums of a search."""
-    study, host = (f"python -m compare study {name} --gpu {gpu}" for name in ("costs", "host"))
+    compiling = f"python -m compare study costs --gpu {gpu} --out DIR --only compile"
+    host, searched = f"python -m compare study host --gpu {gpu}", "docs/choosing-a-dsl.md#costs-beside-speed"
     cold, warm = ([r for r in had.cost("compile") if r["state"] == state] for state in ("cold", "warm"))
-    first, tuning = ("import_cpu_s", "first_cpu_s"), had.cost("tuning")
-    columns = (  # name, rows, the columns that are added, how rows become one figure
-        ("import", cold, first[:1], statistics.median),
-        ("first", cold, first[1:], statistics.median),
-        ("start", cold, first, statistics.median),
-        ("restart", warm, first, statistics.median),
-        ("timed", tuning, ("timed",), sum),
-        ("call", had.hosts, ("call",), statistics.median),
-        ("graph", had.hosts, ("graph",), statistics.median),
+    first = ("import_cpu_s", "first_cpu_s")
+    columns = (  # name, rows, the columns that are added, how rows become one figure, the command
+        ("import", cold, first[:1], statistics.median, compiling),
+        ("first", cold, first[1:], statistics.median, compiling),
+        ("start", cold, first, statistics.median, compiling),
+        ("restart", warm, first, statistics.median, compiling),
+        ("timed", had.cost("tuning"), ("timed",), sum, searched),
+        ("call", had.hosts, ("call",), statistics.median, host),
+        ("graph", had.hosts, ("graph",), statistics.median, host),
     )
-    for name, rows, names, one_of in columns:
+    for name, rows, names, one_of, command in columns:
         for dsl in DSLS:
             if mine := [sum(row[column] for column in names) for row in of_dsl(rows, dsl)]:
-                command = f"{study} --out DIR --only {rows[0]['cost']}" if "cost" in rows[0] else host
                 yield f"cost.{name}.{dsl}", Figure(one_of(mine), command, len(mine), len(mine))
 
 

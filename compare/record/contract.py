@@ -13,8 +13,7 @@ VERSION = 2
 UNIT = "baseline/flash_attn3"  # the kernel that others are paired with, where it runs
 TIMERS = ("graph", "events", "paper")
 CACHES = ("cold", "hot")
-# `python -m compare doctor --rounds` of the first H200 runs: 15 rounds in the median cell. Nothing here depends on less
-# than 1%.
+# The first H200 runs took 15 rounds for it in the median cell.
 PRECISION = 0.005
 MAX_TIME_S = 1.5
 PROCESSES = 3

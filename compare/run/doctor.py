@@ -2,7 +2,6 @@
 
     python -m compare doctor [--gpu auto] [--kernel triton/q_block] [--processes 3] [--max-time 1] [--out noise.json]
     python -m compare doctor --versions    # interprets and compiles smoke cells of both DSLs: minutes, and no times
-    python -m compare doctor --rounds RUN [--precision 0.5%]    # rounds that a precision takes, by a run's own spread
 
 Two twins of one kernel must come out `same` (A/A), and 21 of its calls must be found slower than 20
 (compare.competitors.twins). By how much the twins differ is the noise floor, kept as JSON that `diff` reads
@@ -34,19 +33,19 @@ from compare.analysis.verdict import Outcome, Series, Verdict
 from compare.bench.clocks import Clocks, readers, vendor
 from compare.competitors import registry
 from compare.competitors import twins as kernel_twins
-from compare.exits import NO_GPU, OK, USAGE, WRONG, ending, say
+from compare.exits import NO_GPU, OK, WRONG, ending, say
 from compare.plan.plan import Plan
 from compare.plan.selection import Selection
 from compare.plan.situation import Situation, situation
 from compare.process.crew import Crew
 from compare.record import folder as run_folder
-from compare.record.contract import PRECISION, PROCESSES, Contract
+from compare.record.contract import PROCESSES, Contract
 from compare.record.noise import Noise, kept
 from compare.record.records import Timing, WorkloadInfo
-from compare.run import rounds, tested
+from compare.run import tested
 from compare.workloads import GrammarError, Workload, parse_lens
 from compare.workloads.cost import info
-from compare.workloads.numbers import at_least_one, positive, share
+from compare.workloads.numbers import at_least_one, positive
 
 HELP = "can this machine measure"
 
@@ -269,8 +268,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--max-time", type=positive, default=MAX_TIME_S, metavar="S", help="of a row and process")
     new.add_argument("--out", type=Path, metavar="FILE", help="or folder (default results/noise_<gpu>.json)")
     new.add_argument("--versions", action="store_true", help="whether both DSLs work with the versions that are here")
-    new.add_argument("--rounds", type=Path, metavar="RUN", help="say how many rounds a precision takes, by this run")
-    new.add_argument("--precision", type=share, default=PRECISION, help=f"of --rounds (default {PRECISION:.1%}%)")
 
 
 def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
@@ -303,13 +300,6 @@ def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
 
 def _main(asked: argparse.Namespace) -> int:
     console = Console()
-    if asked.rounds:
-        try:
-            print("\n".join(rounds.told(asked.rounds, asked.precision)))
-        except (OSError, ValueError) as error:
-            say(error)
-            return USAGE
-        return OK
     registry.module_path(asked.kernel)
     now = situation(asked.gpu, asked.device)
     if asked.versions:

@@ -130,7 +130,6 @@ LINES = {
     "doctor --gpu xx": "",
     "doctor --kernel triton/qblock": "did you mean triton/q_block",
     "doctor --device tpu:x": "device",
-    "doctor --rounds /nowhere": "nowhere",
     "study cost": "study: did you mean costs? found cost, allowed ",
     "study costs --frob": "",
     "study hots": "",

@@ -1,7 +1,6 @@
-"""Costs beside speed, each DSL alike: compile time, launches, memory, tuning.
+"""Costs beside speed, each DSL alike: compile time, launches, memory.
 
     python -m compare study costs --gpu auto --out DIR                       what this machine can measure
-    python -m compare study costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ...      from tuners' logs
 
 DIR/costs.jsonl gets a row as soon as it is measured; each row has `cost`, `status` and the machine, `ran_on`. Without
 the GPU the part `launch` is left out, and compile times are those of this CPU, compiling for the GPU that is named.
@@ -26,14 +25,13 @@ from common.process import cores
 from compare.competitors import registry
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, USAGE
 from compare.record import folder as run_folder
-from compare.record import packed
 from compare.studies.costs import compile as compile_cost
-from compare.studies.costs import launch, tuning
+from compare.studies.costs import launch
 from compare.workloads import GrammarError, Workload, parse_lens
 
-HELP = "compile time, launches, memory, tuning: each DSL alike"
+HELP = "compile time, launches, memory: each DSL alike"
 
-PARTS = ("compile", "launch", "scratch", "tuning")
+PARTS = ("compile", "launch", "scratch")
 WITH_GPU, WITHOUT_GPU = ("compile", "launch"), ("compile", "scratch")
 NEED_GPU = ("launch",)
 KERNELS = "*/q_block,*/parallel_softmax,*/static_grid,*/unpaged,*/auto"  # under two minutes on an H200 and 16 cores
@@ -72,7 +70,6 @@ class Asked:
     here: bool
     kernels: tuple[str, ...]
     workloads: tuple[Workload, ...]
-    tuned: tuple[Path, ...]
     out: Path
 
 
@@ -92,12 +89,8 @@ def _scratch(asked: Asked) -> Iterator[dict[str, Any]]:
         yield from (launch.scratch(kernel, row, asked.gpu) for row in asked.workloads)
 
 
-def _tuning(asked: Asked) -> Iterator[dict[str, Any]]:
-    yield from tuning.rows(asked.tuned)
-
-
 MEASURES: dict[str, Callable[[Asked], Iterator[dict[str, Any]]]] = dict(
-    zip(PARTS, (_compile, _launch, _scratch, _tuning), strict=True)
+    zip(PARTS, (_compile, _launch, _scratch), strict=True)
 )
 
 
@@ -107,8 +100,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--only", help=f"comma-separated parts, of {', '.join(PARTS)}")
     new.add_argument("--kernels", default=KERNELS)
     new.add_argument("--workload", default=WORKLOADS)
-    words = "runs of tune with one budget, such as one of each DSL"
-    new.add_argument("--tuned", type=Path, nargs="+", default=[], metavar="DIR", help=words)
 
 
 def _asked(arguments: argparse.Namespace) -> Asked:
@@ -117,18 +108,14 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     if arguments.gpu == "auto" and here is None:
         raise ValueError("--gpu: found auto and no GPU, allowed the name of the GPU to compile for")
     gpu = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
-    for folder in arguments.tuned:
-        if not packed.there(folder / "candidates.jsonl"):
-            raise ValueError(f"--tuned: found no candidates.jsonl in {folder}, allowed a run of tune")
-    tuning.check_budgets(arguments.tuned)
     kernels = tuple(k for k in registry.select(arguments.kernels) if k in registry.OWN)
     rows = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
-    return Asked(gpu, gpu == here, kernels, rows, tuple(arguments.tuned), arguments.out)
+    return Asked(gpu, gpu == here, kernels, rows, arguments.out)
 
 
 def _parts(only: str | None, asked: Asked) -> tuple[str, ...]:
     if only is None:
-        return (WITH_GPU if asked.here else WITHOUT_GPU) + ("tuning",) * bool(asked.tuned)
+        return WITH_GPU if asked.here else WITHOUT_GPU
     named = tuple(dict.fromkeys(only.split(",")))
     if unknown := [name for name in named if name not in PARTS]:
         raise ValueError(f"--only: found {', '.join(unknown)}, allowed {', '.join(PARTS)}")

@@ -10,7 +10,6 @@ REFUSED = {
     "costs --gpu nosuch": (USAGE, "nosuch"),
     "costs --gpu h200 --only speed": (USAGE, "--only: found speed"),
     "costs --gpu h200 --kernels triton/nothing": (USAGE, "triton/nothing"),
-    "costs --gpu h200 --tuned .": (USAGE, "--tuned: found no candidates.jsonl"),
     "costs --gpu mi300 --only launch": (NO_GPU, "is not here"),
     "costs --gpu mi300 --kernels baseline/sdpa": (NOTHING, "is not here"),
     "everything --gpu h2000": (USAGE, "h2000"),
