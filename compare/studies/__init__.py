@@ -1,4 +1,4 @@
-"""Studies: questions beside speed, one a file: costs, sizes, races, a server, the checker itself.
+"""Studies: questions beside speed, one a file: costs, sizes, races, the checker itself.
 
 In: the kernels, the compilers, committed runs. Out: tables and rows that pages and reports quote.
 """
@@ -12,7 +12,6 @@ NAMED = {
     "stress": "compare.studies.stress",
     "generated": "compare.studies.generated",
     "sizes": "compare.studies.sizes",
-    "engine": "compare.studies.engine.engine",
     "alarms": "compare.studies.alarms",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",
