@@ -1,7 +1,7 @@
-"""Adjust a config to AMD's data-centre GPUs: one step behind the choice of both DSLs.
+"""Adjust a chosen config to AMD's data-centre GPUs, for the kernels of both DSLs.
 
-Rows, tiles and stages are chosen; what follows here depends only on the GPU and the batch, for every kernel.
-docs/results/mi300/counts.md has the counts behind it.
+The choice sets rows, tiles and stages. The fields set here depend on the GPU and the batch only.
+docs/results/mi300/counts.md has the counts behind the rules.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ DECODE = "decode"  # the part of a config for short queries
 
 
 def settled(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
-    """`config` and its parts, adjusted to a GPU with MFMA; unchanged on others.
+    """Adjust a config and its parts to a GPU with MFMA; return it unchanged for other GPUs.
 
-    K is loaded transposed where shared memory cannot transpose it in wide reads. Tiles of several pages are read by one
-    index a key, because their page axis is not swizzled. Decodes stream K and V, in tiles so small that LDS holds four
-    programs of one wave. Programs of one KV head share a die where a die serves several heads; with fewer heads the
-    grid's own order does it, and balances causal work. A program has no more waves than matrices of 32 rows: of a
-    matrix that two share each forms half of the products twice.
+    - K is loaded transposed if LDS cannot transpose it in wide reads.
+    - Tiles of several pages use one index per key, because a page axis is not swizzled in LDS.
+    - Decodes read K and V past the CU's L1 cache, in tiles so small that LDS holds four programs of one wave.
+    - Programs of one KV head share an XCD if an XCD serves several heads. With fewer heads the order of the grid does
+      that already and balances causal work.
+    - A program has at most one wave for each 32 rows: two waves on fewer rows would compute the same products.
     """
     return _settled(config, shape, gpu, few_rows(shape, stats)) if gpu.mfma else config
 

@@ -1,9 +1,13 @@
-"""Which kernel and config serve a batch: the measured winner of its key on the GPU, else the first candidate of what
-logs teach (common/choice), else a kernel's DEFAULT, made to fit.
+"""Choose the kernel and config of a batch.
 
-Choices are made from exact host integers (common/serving/grid.py), and segments are numbers of a short list
-(`few_segments`), so that the choices which a capacity can reach are few: those of a grid's points can all be compiled
-before the first request.
+`Family.choose` asks three sources in this order:
+
+1. the measured winner of the batch's key on this GPU (common/serving/winners.py);
+2. the first candidate of the ranking that was fitted to logs (common/choice);
+3. the kernel's DEFAULT, fitted to the shape.
+
+A choice depends on host integers only, rounded as common/serving/grid.py says, and the number of segments comes from a
+short list (`few_segments`). A capacity therefore reaches few choices, and a warm-up can compile them all.
 """
 
 from __future__ import annotations
@@ -37,19 +41,19 @@ from common.spec.toolchain import RefusedCompiler, refusal
 UNTUNED = "untuned default"
 PAPER = "heuristics.paper.listing2"  # the module of `heuristics="paper"`
 LEARNED, MEASURED = "heuristics/learned", "measured"
-RANKED = ("tree", "learned")  # the `heuristics` that ask what logs teach; `tree` asks the measured winners first
+RANKED = ("tree", "learned")  # values of `heuristics` that use the ranking; `tree` asks the measured winners first
 NO_GPU = "no GPU: the kernel's DEFAULT"
-WORTH = 1.02  # two timings of one code differ by 1%
-COPY_PROGRAMS = 8  # a unit
-MOST_CHOICES = 2**17  # kept a family: a plan's capacity asks for some ten thousand
+WORTH = 1.02  # speed-up that a winner needs: two timings of one code differ by 1%
+COPY_PROGRAMS = 8  # per SM or CU
+MOST_CHOICES = 2**17  # cached per family; a plan asks for some ten thousand
 
 
 @dataclass(frozen=True)
 class Choice:
-    """`auto`'s Config: a kernel of the family by its file's name, and that kernel's Config.
+    """The Config of `auto`: the name of a kernel and that kernel's Config.
 
-    path: what chose, `measured on ROW`, `heuristics/learned/h200.json` or `DEFAULT`.
-    provenance: what stands behind it: where winners are kept, the logs that were learned from, or UNTUNED.
+    path: what made the choice: `measured on ROW`, `heuristics/learned/h200.json` or `DEFAULT`.
+    provenance: the evidence for it: the file of winners, the logs behind the ranking, or UNTUNED.
     """
 
     kernel: str
@@ -59,13 +63,13 @@ class Choice:
 
     @property
     def measured(self) -> bool:
-        """Whether it was fastest in a measurement of its key."""
+        """Whether a measurement of its key found it fastest."""
         return self.path.startswith(MEASURED)
 
 
 @dataclass(frozen=True)
 class Timed:
-    """us: None for a candidate that was not launched or answered otherwise; why says so."""
+    """A candidate and its time. us: None where the launch failed or the output differed; `why` has the reason."""
 
     choice: Choice
     us: float | None
@@ -73,7 +77,7 @@ class Timed:
 
 
 def best(timed: list[Timed]) -> Timed | None:
-    """The fastest, or the first where nothing is WORTH faster; None where nothing was timed."""
+    """Return the fastest candidate; the first one if no other is faster by WORTH; None if nothing was timed."""
     done = [one for one in timed if one.us is not None]
     if not done:
         return None
@@ -82,25 +86,26 @@ def best(timed: list[Timed]) -> Timed | None:
 
 
 def distinct(choices: Sequence[Choice]) -> list[Choice]:
-    """Those of a kernel and config of their own, in their order."""
+    """Drop choices that repeat a kernel and config; keep the order."""
     return list({(one.kernel, one.config): one for one in reversed(choices)}.values())[::-1]
 
 
 @lru_cache
 def _of_one_unit(gpu: Gpu) -> Gpu:
-    """The same GPU with a unit, said once: every count of programs divides by it."""
-    warnings.warn(f"gpu: found {gpu.name} ({gpu.title}) with {gpu.units} units, chosen for as with 1", stacklevel=3)
+    """Return the GPU with one unit, because counts of programs are divided by units; warn once."""
+    warnings.warn(f"gpu: found {gpu.name} ({gpu.title}) with {gpu.units} units; choosing as for 1", stacklevel=3)
     return dataclasses.replace(gpu, units=1)
 
 
 @dataclass
 class Family:
-    """One DSL's kernels as `auto` sees them; the two DSLs' `auto.py` each make one.
+    """The kernels of one DSL that `auto` chooses among. Each DSL's `auto.py` makes one.
 
-    kernels: the names that may be chosen, by falling preference where a batch needs what the first choice lacks.
-    load: the module of that name within the family (`q_block`, `heuristics.paper.listing2`); ImportError where there
-    is none. recorded: a context that lists the JIT's launches (common.serving.tape.Launch) on a device. of: by what
-    name winners are kept of those that it chooses.
+    kernels: names, in the order in which they replace a kernel that lacks a feature.
+    load: imports a module of the DSL's folder by its name (`q_block`, `heuristics.paper.listing2`), or raises
+    ImportError.
+    recorded: a context that lists the JIT's launches on a device (common.serving.tape.Launch).
+    of: the name under which winners of this family are kept.
     """
 
     name: str
@@ -116,14 +121,14 @@ class Family:
 
     @property
     def portable(self) -> Family:
-        """Of the same calls the kernels that run on every vendor's GPUs."""
+        """The family without kernels that run on one vendor's GPUs only."""
         return self
 
     def kernel(self, name: str) -> Any:
         return self.load(name)
 
     def refusal(self, name: str, gpu: Gpu | None) -> RefusedCompiler | None:
-        """Why what is installed here must not compile a kernel for `gpu` (common.spec.toolchain)."""
+        """The reason why the installed compilers must not compile this kernel for `gpu` (common.spec.toolchain)."""
         return refusal(f"{self.name}/{name}", gpu and gpu.arch)
 
     def choose(
@@ -135,13 +140,16 @@ class Family:
         heuristics: str = "tree",
         sees: int = EVERY_KEY,
     ) -> Choice:
-        """The kernel and config for a batch of these sizes, as `grid.decided_by` has them.
+        """Return the kernel and config for a batch.
 
-        needs: members that the kernel's SUPPORTS must have (`common.spec.kernel.asked_of`). Where the chosen kernel
-        lacks one, or the compilers here get it wrong, the first of `kernels` that has all serves with its default. With
-        none, the first choice comes back: its launch names what is missing. heuristics: `tree`, `learned`, or the name
-        of another module of the folder. sees: keys that a query token sees at most (`Features.sees`).
-        With `batch_invariant` among them the choice follows from the shape alone: it is made for INVARIANT.
+        stats: of the batch; they are rounded by `grid.decided_by`.
+        needs: members that the kernel's SUPPORTS must have (`common.spec.kernel.asked_of`). With `batch_invariant` the
+        choice depends on the shape only: it is that of the batch INVARIANT.
+        heuristics: `tree` (winners, then the ranking), `learned` (the ranking), `default`, or `paper`.
+        sees: the most keys that a query token sees (`Features.sees`).
+
+        If the chosen kernel lacks a feature, or the installed compilers miscompile it, the first other kernel that
+        serves the batch replaces it. If no kernel does, the choice stands, and its launch raises UnsupportedFeature.
         """
         if "batch_invariant" in needs:
             stats = INVARIANT
@@ -179,14 +187,14 @@ class Family:
         return self.named(name, shape, stats, gpu, heuristics)
 
     def _serving(self, needs: frozenset[str], gpu: Gpu | None) -> tuple[str, ...]:
-        """The kernels that have all that a batch needs and that the compilers here get right."""
+        """The kernels that support all of `needs` and that the installed compilers compile correctly."""
         return tuple(name for name in self.kernels if self._serves(name, needs, gpu))
 
     def _serves(self, name: str, needs: frozenset[str], gpu: Gpu | None) -> bool:
         return needs <= self.kernel(name).SUPPORTS and self.refusal(name, gpu) is None
 
     def default(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Choice:
-        """A kernel with what it takes where nothing is known: its `default`, or its DEFAULT made to fit."""
+        """The untuned choice of a kernel: its `default()`, or its DEFAULT fitted to the shape and GPU."""
         module = self.kernel(kernel)
         if gpu is None:
             return Choice(kernel, module.DEFAULT, "DEFAULT", NO_GPU)
@@ -202,8 +210,10 @@ class Family:
         shape: AttentionShape | None = None,
         names: tuple[str, ...] = (),
     ) -> Choice:
-        """`choice`, or the first of `names` (all `kernels`) that has what the choice's kernel lacks; without a GPU by
-        its DEFAULT."""
+        """Return `choice` if its kernel supports `needs`, else that of the first kernel of `names` that does.
+
+        names: all `kernels` where empty. Without a GPU the replacement has its DEFAULT.
+        """
         if self._serves(choice.kernel, needs, gpu):
             return choice
         found = next((name for name in names or self.kernels if self._serves(name, needs, gpu)), None)
@@ -212,8 +222,7 @@ class Family:
     def named(
         self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str = "tree"
     ) -> Choice:
-        """One kernel with its measured winner, else its first candidate of what logs teach, else its default;
-        heuristics as `choose` has it."""
+        """Return the choice of one kernel: its measured winner, else the best of the ranking, else its default."""
         if gpu is None:
             return self.default(kernel, shape, stats, gpu)
         if heuristics == "tree" and (won := self._won(shape, stats, gpu, kernel)):
@@ -227,15 +236,15 @@ class Family:
         return self.default(kernel, shape, stats, gpu)
 
     def space(self, shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
-        """Every choice for up to 256 sequences of 128 k keys and 8192 tokens."""
+        """Yield every choice for batches of up to 256 sequences of 128k keys and 8192 tokens."""
         yield from self.reachable(shape, gpu, 8192, 256, 131072)
 
     def workspace(self, shape: AttentionShape, capacity: Capacity, config: Choice) -> Any:
-        """The chosen kernel's."""
+        """Allocate the workspace of the chosen kernel."""
         return self.kernel(config.kernel).workspace(shape, capacity, config.config)
 
     def prepare(self, batch: PagedBatch, features: Features, config: Choice, workspace: Any) -> Any:
-        """The chosen kernel's plan of a step, as common.spec.kernel.planned."""
+        """Plan a step with the chosen kernel (common.spec.kernel.planned)."""
         config = self.serving(config, asked_of(batch, features), names=("split",))
         return planned(self.kernel(config.kernel), batch, features, config.config, workspace)
 
@@ -249,21 +258,20 @@ class Family:
         *,
         lse: torch.Tensor | None = None,
     ) -> None:
-        """The chosen kernel's; where it lacks what the batch needs `split`'s, for the workspace is another's."""
+        """Launch the chosen kernel, or `split` where it lacks a feature: `split` needs no workspace."""
         config = self.serving(config, asked_of(batch, features), names=("split",))
         self.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)
 
     def _won(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, kernel: str | None) -> Choice | None:
-        """The measured winner of a batch's key, of `kernel` or of all that this family takes; None where none is."""
+        """Return the measured winner of a batch's key; None if there is none. kernel: None for any kernel."""
         known = self.winners(gpu)
         while won := known.find(kernel or self.of, shape, stats):
             try:
                 return Choice(won.kernel, built(self.kernel(won.kernel).DEFAULT, won.config), str(won), known.where)
-            except Exception as error:  # older than the kernels, or damaged: a call has an answer without it
+            except Exception as error:  # an old or damaged entry must not fail the call
                 known.drop(won)
                 warnings.warn(
-                    f"{self.name}: {known.where} has no answer for {won.row}, {type(error).__name__}: {error};"
-                    " it is left out",
+                    f"{self.name}: {known.where}: ignored the winner of {won.row}: {type(error).__name__}: {error}",
                     stacklevel=4,
                 )
         return None
@@ -277,8 +285,10 @@ class Family:
         needs: frozenset[str] = frozenset(),
         sees: int = EVERY_KEY,
     ) -> Choice | None:
-        """The first candidate of these kernels of what logs teach on this GPU; None where nothing was learned, or
-        nothing fits. Ranked once for all batches that count alike (`learned.coarse`)."""
+        """Return the best-ranked candidate of these kernels; None without a ranking, or if no candidate fits.
+
+        Batches with equal `learned.coarse` stats share one cached ranking.
+        """
         known = self.learned(gpu)
         if known is None:
             return None
@@ -299,7 +309,7 @@ class Family:
         sees: int,
         kernels: Collection[str],
     ) -> Own | None:
-        """Of these kernels the one whose config follows from a batch, where it serves (common/choice/learned.py)."""
+        """The kernel whose config is computed from the batch (common/choice/learned.py); None where none serves."""
         return None
 
     def candidates(
@@ -311,8 +321,7 @@ class Family:
         sees: int = EVERY_KEY,
         count: int = COUNT,
     ) -> list[Choice]:
-        """What is worth a measurement, at most `count`: what `choose` takes, then the best of what logs teach that has
-        what the batch needs. Arguments as `choose` has them."""
+        """Return up to `count` choices that are worth timing: that of `choose`, then the best of the ranking."""
         found = [self.choose(shape, stats, gpu, needs, sees=sees)]
         told, known = seen(decided_by(stats), sees), self.learned(gpu)
         kernels = self._serving(needs, gpu)
@@ -325,8 +334,11 @@ class Family:
     def _of_logs(
         self, candidate: Candidate, known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int
     ) -> Choice:
-        """A candidate with what follows from batch and GPU: launches overlap and descriptors are read where there is
-        TMA, a copy has programs by its units, and new K and V are read where there is no context."""
+        """Fill in the fields of a candidate's config that depend on the GPU and the batch.
+
+        Overlapped launches and tensor descriptors need TMA. A copy gets programs in proportion to the GPU's units. New
+        K and V are read directly only where no sequence has a context.
+        """
         config = built(self.kernel(candidate.kernel).DEFAULT, candidate.config, older=True)
         config = changed(config, lambda _: ("overlap", "descriptors"), lambda on: on and gpu.tma)
         config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
@@ -337,19 +349,18 @@ class Family:
 
     @property
     def folder(self) -> Path | None:
-        """Where the kernels' modules lie; None for a family that has no files."""
+        """The folder of the kernels' modules; None for a family without files."""
         try:
             return Path(next(iter(self.load("heuristics").__path__))).parent
         except ModuleNotFoundError:
             return None
 
     def learned_path(self, gpu: Gpu) -> Path | None:
-        """Where what logs teach of a GPU lies, if it was written."""
+        """The path of the ranking of a GPU, which may not exist."""
         return self.folder and self.folder / LEARNED / f"{gpu.name}.json"
 
     def learned(self, gpu: Gpu) -> Learned | None:
-        """What logs teach of a GPU (common/choice), or of the one that is most like it, which is said once; None where
-        there is no file."""
+        """Return the ranking of a GPU, else that of the most similar GPU, with one warning; None without any."""
         if gpu.name not in self._learned:
             found = self._read(gpu)
             if found is None and (others := self._others(gpu)):
@@ -357,33 +368,35 @@ class Family:
                 if found is not None:
                     title = f"{gpu.name} ({gpu.title})"
                     warnings.warn(
-                        f"{self.name}: no logs of {title}, chosen for by those of {found.gpu};"
-                        f" `python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}` measures",
+                        f"{self.name}: no logs of {title}; using those of {found.gpu}. To measure:"
+                        f" `python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}`",
                         stacklevel=3,
                     )
             self._learned[gpu.name] = found
         return self._learned[gpu.name]
 
     def _read(self, gpu: Gpu) -> Learned | None:
-        """The file of a GPU; None without one, or where it is none, which is said once."""
+        """Read the ranking of a GPU; None without a file, or with one warning for an invalid file."""
         if gpu.name not in self._files:
             self._files[gpu.name] = None
             try:
                 path = self.learned_path(gpu)
                 self._files[gpu.name] = path and read(path, self.name, gpu)
             except NotLearned as error:
-                warnings.warn(f"{self.name}: {LEARNED}/{gpu.name}.json: {error}; it is left out", stacklevel=3)
+                warnings.warn(f"{self.name}: ignored {LEARNED}/{gpu.name}.json: {error}", stacklevel=3)
         return self._files[gpu.name]
 
     def _others(self, gpu: Gpu) -> list[Gpu]:
-        """GPUs that have files, the most like this one first."""
+        """The other GPUs that have a ranking, the most similar first."""
         folder = self.folder and self.folder / LEARNED
         names = sorted(file.stem for file in folder.glob("*.json")) if folder else []
         return sorted((TABLE[name] for name in names if name in TABLE and name != gpu.name), key=partial(unlike, gpu))
 
     def winners(self, gpu: Gpu) -> Winners:
-        """What was measured on a GPU: what came with the project, then what this user measured. Lines of other code or
-        that are no winners are said once."""
+        """Return the winners of a GPU: those shipped with the project, then the user's own.
+
+        Warns once of invalid lines and of lines for kernels whose code has changed.
+        """
         if gpu.name not in self._winners:
             known = self._read(gpu)
             shipped = known.winners if known else ()
@@ -391,31 +404,34 @@ class Family:
             try:
                 found = Winners(file, shipped, self.stamp)
             except (OSError, ValueError) as error:
-                warnings.warn(f"{self.name}: {file}: {error}; it is left out", stacklevel=3)
+                warnings.warn(f"{self.name}: ignored {file}: {error}", stacklevel=3)
                 found = Winners(None, shipped, self.stamp)
             if found.unread:
-                warnings.warn(f"{self.name}: {file}: {found.unread} lines are no winners; left out", stacklevel=3)
+                warnings.warn(f"{self.name}: {file}: ignored {found.unread} lines that are no winners", stacklevel=3)
             if found.stale:
                 old = ", ".join(found.stale)
                 warnings.warn(
-                    f"{self.name}: {found.where} has times of other code of {old}, which are left out;"
-                    f" `python -m compare tune --gpu {gpu.name}` measures anew",
+                    f"{self.name}: {found.where}: ignored times of older code of {old}. To measure again:"
+                    f" `python -m compare tune --gpu {gpu.name}`",
                     stacklevel=3,
                 )
             self._winners[gpu.name] = found
         return self._winners[gpu.name]
 
     def stamp(self, kernel: str) -> str:
-        """The hash of a kernel's code; empty where there is no such kernel."""
+        """The hash of a kernel's code; empty for an unknown kernel."""
         return stamp(self.folder, kernel) if self.folder else ""
 
     def is_measured(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int = EVERY_KEY) -> bool:
-        """Whether the key of these stats has a winner."""
+        """Whether a batch with these stats has a measured winner."""
         return self.winners(gpu).find(self.of, shape, seen(decided_by(stats), sees)) is not None
 
     def keep_times(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, timed: Sequence[Timed], row: str) -> None:
-        """Take the fastest for this key from now on. timed: what would be taken without them first. row: what they were
-        timed on, in words. Where it cannot be written it counts in this process, and a warning says so."""
+        """Keep the fastest candidate as the winner of this key.
+
+        timed: the choice without a measurement comes first. row: the batch in words. If the file cannot be written, the
+        winner counts in this process only, with a warning.
+        """
         found = best(timed)
         if found is None:
             return
@@ -431,7 +447,7 @@ class Family:
     def won(
         self, shape: AttentionShape, gpu: Gpu, max_tokens: int, max_seqs: int, max_seq_len: int
     ) -> Iterator[BatchStats]:
-        """The largest sizes of each key of a shape that has a winner and that batches of this capacity have."""
+        """Yield the stats of each winner of a shape that lies within this capacity."""
         most_seqs, most_tokens, most_keys = map(few_keys, (max_seqs, max_tokens, max_seq_len))
         for stats in self.winners(gpu).stats(self.of, shape):
             if stats.num_seqs <= most_seqs and stats.num_tokens <= most_tokens and stats.max_seq_len <= most_keys:
@@ -447,7 +463,7 @@ class Family:
         needs: frozenset[str] = frozenset(),
         sees: int = EVERY_KEY,
     ) -> dict[Choice, list[BatchStats]]:
-        """Every choice for batches of this capacity -> the points of the grid that get it, and the sizes of winners."""
+        """Map every choice of this capacity to the stats that reach it: points of the grid, and keys of winners."""
         found: dict[Choice, list[BatchStats]] = {}
         won = self.won(shape, gpu, max_tokens, max_seqs, max_seq_len) if gpu else ()
         points = (*reachable_stats(max_tokens, max_seqs, max_seq_len), *won)
@@ -464,7 +480,7 @@ class Family:
         needs: frozenset[str] = frozenset(),
         sees: int = EVERY_KEY,
     ) -> None:
-        """Ask what logs teach of many batches together: one by one they would take several times as long."""
+        """Rank candidates for many batches at once, which is several times faster than one by one; cache the best."""
         known = gpu and self.learned(gpu)
         if known is None or "batch_invariant" in needs:
             return

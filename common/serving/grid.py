@@ -1,10 +1,8 @@
-"""The host integers that choices depend on, and the grid of points by which all choices of a capacity are compiled
-ahead.
+"""The host integers that a choice depends on, and the grid of points for which a warm-up compiles.
 
-A choice depends on exact counts of sequences, tokens and decodes (`decided_by`): rounding them up costs segments and
-with them speed. Keys grow in every step, so they are rounded up to `KEYS`, steps of 1.19, and the keys of all sequences
-to eighths of num_seqs * longest: a choice, and all that is kept of a call, then outlives a step. The grid has powers of
-two; all of its points within a capacity are compiled before the first request.
+A choice uses exact counts of sequences, tokens and decodes (`decided_by`): rounding them up would cost segments, and
+with them speed. Numbers of keys are rounded, because they grow in every step and a choice should outlive a step: the
+longest sequence up to `KEYS`, the sum of all to eighths of num_seqs * longest. The grid (`on_grid`) has powers of two.
 """
 
 from __future__ import annotations
@@ -30,20 +28,22 @@ def few_keys(n: int) -> int:
 
 
 def eighths(num_seqs: int, keys: int, total_seq_len: int) -> int:
-    """1 to 8: the mean sequence's keys in eighths of `keys`, rounded up."""
-    found = -(-EIGHTHS * total_seq_len // (num_seqs * keys or 1))  # no cdiv, min and max: 0.3 us of every call
+    """The mean number of keys of a sequence in eighths of `keys`, rounded up: 1 to 8."""
+    found = -(-EIGHTHS * total_seq_len // (num_seqs * keys or 1))  # inlined: cdiv, min and max would cost 0.3 us a call
     return EIGHTHS if found > EIGHTHS else 1 if found < 1 else found
 
 
 def in_all(num_seqs: int, keys: int, of_eight: int) -> int:
-    """Keys of all sequences, when the mean has so many eighths; rounded down, so that `eighths` gives the same number
-    back."""
+    """The keys of all sequences for a mean of `of_eight` eighths: the inverse of `eighths`, rounded down."""
     return max(num_seqs * keys * of_eight // EIGHTHS, 1)
 
 
 def decided_by(stats: BatchStats) -> BatchStats:
-    """The stats that a choice depends on: exact counts, keys rounded up to KEYS, all keys in eighths of num_seqs *
-    longest and at least as many as query tokens; an empty batch has as many sequences as tokens."""
+    """Round the stats to what a choice depends on.
+
+    Counts stay exact. The longest sequence is rounded up to KEYS, the keys of all to eighths of num_seqs * longest, and
+    are at least the query tokens. An empty batch counts as one sequence of one token.
+    """
     seqs, longest = max(stats.num_seqs, 1), max(stats.max_query_len, 1)
     keys = few_keys(max(stats.max_seq_len, longest))
     total = in_all(seqs, keys, eighths(seqs, keys, max(stats.total_seq_len, stats.num_tokens)))
@@ -57,11 +57,10 @@ def rounded(n: int) -> int:
 
 
 def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: int) -> BatchStats:
-    """Stats rounded up to the grid: powers of two.
+    """Round stats up to a point of the grid: powers of two.
 
-    Beside prompts, decodes are none, half of the sequences, or all but one; none only where there is none: a single one
-    over a long context is what the launch of short queries waits for. Short queries are all read alike. Tokens and keys
-    follow from the four: every sequence that is no decode is as long as the longest.
+    With longer queries the decodes are rounded up to none, half of the sequences, or all but one, because even a single
+    decode over a long context takes a launch for short queries. All other sequences count as having the longest query.
     """
     seqs, longest = power_of_two(num_seqs), power_of_two(max_query_len)
     found = _decodes(seqs, longest)
@@ -71,23 +70,21 @@ def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: in
 
 
 def _decodes(seqs: int, longest: int) -> tuple[int, ...]:
-    """Of so many sequences, in rising order."""
+    """The numbers of decodes on the grid, in rising order."""
     if longest <= 1:
         return (seqs,)
     return (0,) if longest <= SHORT_QUERY else tuple(dict.fromkeys((0, seqs // 2, seqs - 1)))
 
 
 def few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
-    """Whether all query tokens of a sequence fit into one Q Block of 16 rows (or one per token, for a ratio above
-    16)."""
+    """Whether the query tokens of each sequence fit into one Q Block: 16 rows, or one token of a larger group."""
     return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
 
 
 def seen(stats: BatchStats, sees: int) -> BatchStats:
-    """Stats without the keys that no query sees, each query seeing at most `sees` (`Features.sees`), on the grid.
+    """Reduce the number of keys to those that a query can see, rounded to the grid. sees: `Features.sees`.
 
-    Segments, runs and reductions are for keys that programs visit: with a window, a choice for all keys would split
-    what nobody sees.
+    With a sliding window most keys are never visited, so a choice for all of them would make too many segments.
     """
     most = sees + stats.max_query_len - 1 + TILE - 1  # the first visible key may lie inside a tile
     if most >= stats.max_seq_len:
@@ -106,12 +103,11 @@ def hinted_stats(
     num_decodes: int | None,
     total_seq_len: int | None = None,
 ) -> BatchStats:
-    """Stats from shapes and hints, keys rounded up to KEYS. A hint that contradicts the shapes is corrected; None is
-    filled in.
+    """Make the stats of a call from its shapes and hints. A wrong hint costs time only.
 
-    most_keys: what a row of the block table can hold. The longest query has at least the mean length; of the other
-    sequences as many are decodes as the token count allows. Without total_seq_len every sequence is as long as the
-    longest (`hinted_eighths`). A wrong hint only costs time.
+    most_keys: what a row of the block table can hold. A hint that contradicts the shapes is corrected. Where a hint is
+    None, the longest query has at least the mean length, as many other sequences are decodes as the token count allows,
+    and every sequence is as long as the longest.
     """
     told = hinted_eighths(num_seqs, max_query_len, max_seq_len, total_seq_len)
     mean = cdiv(num_tokens, num_seqs) if num_seqs else 0
@@ -132,10 +128,9 @@ def hinted_stats(
 def hinted_eighths(
     num_seqs: int, max_query_len: int | None, max_seq_len: int | None, total_seq_len: int | None
 ) -> int | None:
-    """What the hint total_seq_len tells a choice: eighths of num_seqs * max_seq_len; None where one of the two is
-    unknown.
+    """The hint total_seq_len in eighths of num_seqs * max_seq_len; None where one of the two is unknown.
 
-    Kept calls are found by it, so that the next step, whose total is larger, finds them too.
+    It is part of a call's signature; rounded, so that the next step, with a few more keys, has the same signature.
     """
     if total_seq_len is None:
         return None
@@ -146,7 +141,7 @@ def hinted_eighths(
 
 
 def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterator[BatchStats]:
-    """Every point of the grid on which `hinted_stats` of a batch of this capacity can lie."""
+    """Yield every point of the grid that a batch of this capacity can be rounded to."""
     for seqs in _powers(1, max_seqs):
         for longest in _powers(1, max_tokens):
             for decodes in _decodes(seqs, longest):
@@ -155,7 +150,7 @@ def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterato
 
 
 def _powers(least: int, most: int) -> Iterator[int]:
-    """Powers of two from one to the other rounded up, the first at least."""
+    """The powers of two from `least` to `most` rounded up; at least the first."""
     return (1 << i for i in range(least.bit_length() - 1, max(power_of_two(most), least).bit_length()))
 
 

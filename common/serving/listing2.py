@@ -26,7 +26,8 @@ def listing_2(stats: BatchStats, gpu: Gpu) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Listing2:
-    """The paper's choices. kernels: a DSL's modules by name."""
+    """The paper's choices, with the modules of a DSL: q (q_block), segments (parallel_softmax), tiles
+    (adjustable_tile)."""
 
     q: Any
     segments: Any

@@ -1,7 +1,7 @@
-"""Time the candidates for a batch that is likely to come, so that the fastest is taken from then on.
+"""Time the candidates for likely batches and keep the fastest as a winner.
 
-In: a plan, a point (common/serving/points.py), the candidates of its family. Out: their times, and a winner that is
-kept (common/serving/winners.py). Waits for the device and compiles, so call it in a warm-up only.
+In: a plan, points (common/serving/points.py), the candidates of its family. Out: times, and winners
+(common/serving/winners.py). It compiles and waits for the device, so call it in a warm-up only.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from common.spec.metadata import BatchStats, cdiv
 from common.spec.paged_batch import E4M3
 from common.spec.refusals import expect, expect_integer
 
-AGREE = 0.05  # of the largest output: sums in another order differ by less
-DEVICE_MS = 20  # of timing a candidate
-OF_MEMORY = 4  # a cache made for timing takes at most this part of the free memory
+AGREE = 0.05  # largest difference of two outputs, as a share of the largest value; reordered sums differ by less
+DEVICE_MS = 20  # timing of one candidate
+OF_MEMORY = 4  # a cache made for timing takes at most 1 / OF_MEMORY of the free memory
 
 Clock = Callable[[Callable[[], None]], float]
 
@@ -42,7 +42,7 @@ def measure(
     progress: Callable[[int, int, BatchStats, list[Timed]], None] | None,
     clock: Clock | None,
 ) -> int:
-    """Do what Plan.measure says, except keeping the winners."""
+    """Implement Plan.measure: time each cell without a winner and keep the fastest. Returns how many were timed."""
     count, gpu = expect_integer(count, "count", 1), gpu_of(plan.device)
     expect(gpu is not None, "measure", f"{plan.device} to time on", "a GPU")
     expect(plan.kernel is None, "measure", f"a plan of kernel={plan.kernel!r}", "one whose kernel is chosen")
@@ -69,7 +69,7 @@ def measure(
 
 
 def _within(stats: BatchStats, max_tokens: int, max_seqs: int, max_seq_len: int) -> BatchStats:
-    """A grid point, which is rounded up, within a capacity."""
+    """Clip a point of the grid, which is rounded up, to a capacity."""
     seqs, keys = min(stats.num_seqs, max_seqs), min(stats.max_seq_len, max_seq_len)
     longest = min(stats.max_query_len, keys)
     decodes = seqs if longest == 1 else min(stats.num_decodes, seqs - 1)
@@ -90,10 +90,10 @@ def graph_us(launch: Callable[[], None]) -> float:
 def batch_of(
     shape: AttentionShape, stats: BatchStats, device: torch.device, caches: tuple[torch.Tensor | None, ...] = ()
 ) -> PagedBatch:
-    """A batch of these sizes; prompts share the tokens evenly, and each sequence has the mean length.
+    """Make a batch with these stats: prompts share the tokens evenly, every sequence has the mean length.
 
-    caches: K, V as Plan.warmup has them; None makes new ones with as many pages as the batch needs, or as a part of the
-    free memory holds: then sequences share pages.
+    caches: K and V, as for Plan.warmup. None makes new ones; if they exceed a share of the free memory, sequences share
+    pages.
     """
     seqs, prompts = stats.num_seqs, stats.num_seqs - stats.num_decodes
     keys = max(stats.total_seq_len // seqs, stats.max_query_len)
@@ -138,8 +138,10 @@ def times(
     clock: Clock,
     out_dtype: torch.dtype | None = None,
 ) -> list[Timed]:
-    """The time of each candidate whose scratch fits into the plan's workspace. The first is the choice without a
-    measurement: the others must agree with its output."""
+    """Time each candidate whose scratch fits into the plan's workspace.
+
+    The first candidate is the choice without a measurement; the outputs of the others must agree with its output.
+    """
     shape, features = plan.shape, of_seqs(plan.features, stats.num_seqs)
     dtype = out_dtype or (torch.bfloat16 if shape.dtype in E4M3 else shape.dtype)
     first, found = None, []

@@ -1,4 +1,4 @@
-"""Configs as compilers tell them apart: few numbers of segments, and the parts of a choice that are compiled alone."""
+"""The parts of a choice that are compiled separately, and the short list of numbers of segments."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from common.serving.grid import KEYS, power_of_two
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats
 
-# Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
-# would be 2.1 GB of 32 heads of 128, for programs that fill an H200 ten times.
+# The most scratch for partial results of short queries. Without a limit many segments of many sequences would ask for
+# gigabytes, though far fewer programs fill a GPU.
 MOST_PARTS_BYTES = 2**28
 
 
 def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
-    """`config` and its parts with the nearest number of segments of KEYS, by ratio, and few enough for
-    MOST_PARTS_BYTES of partial results; what is no dataclass stays as it is."""
+    """Round num_segments of a config and its parts to the nearest of KEYS, within MOST_PARTS_BYTES of scratch.
+
+    What is no dataclass is returned as it is.
+    """
     tokens = max(stats.num_seqs, 1) * min(max(stats.max_query_len, 1), SHORT_QUERY)
     most = MOST_PARTS_BYTES // (4 * tokens * shape.num_query_heads * (shape.value_lanes + 2))
     return _with_segments(config, max(min(most, MOST_SEGMENTS), 1))
 
 
 def pieces(choice: Any) -> list[tuple[str, str, Any]]:
-    """What the launches of a choice (common/serving/choice.py) are compiled for: (kernel, part, its config), or the
-    whole where there are no parts.
+    """Return what the launches of a choice compile: (kernel, part, config of the part), one entry without parts.
 
-    A part is of the kernel whose Config it is: the decodes of unpaged and of adjustable_tile are both launches of
-    parallel_softmax, compiled once. So are numbers of segments (a Config's RUN_TIME) that round up to one power of two,
-    which is what their merge is compiled for, and that 16 divides alike, which Triton asks of Helion's integers.
+    A part names the kernel whose Config it is: the decodes of `unpaged` and of `adjustable_tile` are both launches of
+    `parallel_softmax`, which compiles once. Two numbers of segments (a Config's RUN_TIME) share code if both round up
+    to the same power of two, for which the merge is compiled, and if 16 divides both or neither, on which Triton
+    specialises.
     """
     config = _compiled(choice.config)
     names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
@@ -45,7 +47,8 @@ def pieces(choice: Any) -> list[tuple[str, str, Any]]:
 
 
 def _kind(number: int) -> int:
-    """The power of two that is no smaller; where 16 divides that and not the number, one less, which no choice has."""
+    """One number of segments that stands for all that share its code: the next power of two, or one less where 16
+    divides that power but not the number."""
     power = power_of_two(number)
     return power - 1 if power >= 16 and number % 16 else power
 
@@ -66,8 +69,10 @@ def _with_segments(config: Any, most: int) -> Any:
 
 
 def changed(config: Any, names: Callable[[Any], Sequence[str]], change: Callable[[int], int]) -> Any:
-    """`config` with `change` of each field that `names` gives for it and for each of its parts; what is no dataclass
-    stays as it is."""
+    """Apply `change` to the named fields of a config and of its parts. names: gives the fields of a Config.
+
+    What is no dataclass is returned as it is.
+    """
     if not dataclasses.is_dataclass(config):
         return config
     changes = {}

@@ -36,15 +36,13 @@ _PLAIN = Features()
 class Plan(PagedAttention):
     """`paged_attention` for calls of one shape up to a capacity, over scratch that the plan owns or was given.
 
-    `out` has to be given. Raises SpecError beyond the capacity, too.
-    choices: every kernel and config that calls of this capacity reach, with the points of the grid that reach it.
-    Batches whose lengths differ may reach others (total_seq_len), which the plan has where all their parts are among
-    those that a warm-up compiles anyway.
-    workspace: uint8, as large as the largest of them needs; one call at a time may use it. What a step's plan says lies
-    in memory of the plan's own, a part for each choice.
-    unmet: calls since the last warm-up that made a launch which no warm-up had made; such a call may wait for a
-    compiler.
-    write: writes a step's K and V into pages, as `cache.launch` of the DSL, kept as the calls are.
+    `out` must be given. A call beyond the capacity raises SpecError.
+    choices: every kernel and config of this capacity, with the points of the grid that get it. A batch between points
+    may get another choice, if a warm-up compiles all parts of that one too.
+    workspace: uint8, large enough for every choice; one call at a time may use it. The plans of a step lie in memory of
+    their own, a part for each choice.
+    unmet: calls since the last warm-up whose launches no warm-up had made. Such a call may have waited for a compiler.
+    write: writes a step's K and V into pages, as `cache.launch` of the DSL; its launches are kept like those of calls.
     """
 
     def __init__(
@@ -82,29 +80,29 @@ class Plan(PagedAttention):
         scratch.check_buffer(workspace, reach.num_bytes, self.device)
         self.workspace = workspace
         sizes = [layout.step_bytes for layout in reach.layouts.values()]
-        whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=self.device)  # of steps' plans
+        whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=self.device)  # the plans of a step
         parts = (part if len(part) else None for part in whole.split(sizes))
         self._memory = dict(zip(reach.layouts, parts, strict=True))
         self.write = PageWriter(family)
         self.unmet = 0
         self._met: set[tuple] = set()
         self._warming = False
-        self._warm: set[tuple] | None = None  # what was compiled ahead, once it was
+        self._warm: set[tuple] | None = None  # what a warm-up compiled; None before one
 
     def _launch(
         self, prepared: Any, planned: Any, known: Any, tensors: tuple, hints: tuple, *others: Any
     ) -> tuple[Prepared, torch.Tensor | None]:
-        """max_seq_len=None is the plan's typical length: a capture is chosen for what it will mostly serve."""
+        """Replace max_seq_len=None by the plan's typical length, for which a captured graph is best chosen."""
         if hints[1] is None:
             hints = (hints[0], self.typical_seq_len, hints[2], None)
         return super()._launch(prepared, planned, known, tensors, hints, *others)
 
     def _where(self, query: torch.Tensor) -> tuple[None, int]:
-        """A plan has one memory, whichever stream a step is on."""
+        """The key of a step: a plan has one memory for all streams."""
         return None, tape.capture(query.get_device())
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool) -> Prepared:
-        """What a call's first of a signature costs; shapes, all that the limits are about, are part of a signature."""
+        """Check the limits and choose, in the first call of a signature; the signature includes all shapes."""
         if expect_flag(portable, "portable") and self.family is not self.family.portable:
             raise SpecError("portable", portable, "False of a plan's call: plan_paged_attention takes it for them all")
         if batch.shape != self.shape:
@@ -120,10 +118,10 @@ class Plan(PagedAttention):
         return Prepared(self.family, choice, self._layouts[choice], self._memory[choice])
 
     def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
-        """The choice for a call with these stats; a hint beyond the plan's max_seq_len counts as that, and a window
-        beyond the plan's as the plan's: what it owns and warmed up is enough for every call.
+        """The choice for a call with these stats.
 
-        From exact counts, where the plan has that choice, scratch for it and, once warm, its code; else the grid's.
+        It is the choice for the exact counts, if the plan has scratch for it and, after a warm-up, its code; else that
+        of the grid. Hints and windows beyond the plan's limits count as these limits.
         """
         if self.reach.only is not None:
             return self.reach.only
@@ -132,7 +130,7 @@ class Plan(PagedAttention):
         return exact if self._has(exact, stats) else self.reach.on_grid(stats, needs, sees)
 
     def _note(self, met: set[tuple]) -> None:
-        """Count a call whose launches no warm-up made."""
+        """Count the call if no warm-up made its launches."""
         if not self._warming and not met <= self._met:
             self.unmet += 1
         self._met |= met
@@ -146,7 +144,7 @@ class Plan(PagedAttention):
         return compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._warm
 
     def _counts(self, stats: BatchStats) -> Iterator[tuple[int, int]]:
-        """(tokens, sequences) of each kind that a call with these stats can have."""
+        """Yield (tokens, sequences) of every kind (`kind_of`) that a call at this point can have."""
         if self.reach.only is not None:
             for seqs in {1, 2, min(16, self.max_seqs), self.max_seqs}:
                 yield from ((tokens, seqs) for tokens in {1, 2, min(16, self.max_tokens), self.max_tokens})
@@ -161,18 +159,16 @@ class Plan(PagedAttention):
                 yield from ((count, seqs) for count in tokens - {0})
 
     def sizes(self, points: Iterable[Point] | None = None) -> Iterator[tuple[int, int, BatchStats]]:
-        """(tokens, sequences, stats for its hints) of the calls by which everything is compiled, or all that batches
-        of the cells of `points` reach.
+        """Yield (tokens, sequences, stats of the hints) of the calls that a warm-up makes.
 
-        Compilers tell sizes apart by whether they are 1 and whether 16 divides them, kernels by whether there are more
-        than SHORT_QUERY tokens a sequence (partial results then lie by sequence). So every choice is met with each kind
-        of token and sequence count that it can come with; a kernel may launch more where a batch is large. The parts
-        of a config (prefill, decode) are those of launches of their own: a choice whose parts were all met in others
-        needs none: Triton's 432 choices for 8192 tokens, 256 sequences and 131072 keys on an H200 have 110 parts.
+        points: compile for the cells of these; None for the whole capacity. Triton specialises on whether a size is 1
+        and whether 16 divides it, and a kernel on whether a sequence has more than SHORT_QUERY tokens. So every choice
+        is called with each such kind of token and sequence count, in its smallest and its largest batch. A choice whose
+        parts (prefill, decode) were all compiled by other choices needs no call of its own.
         """
         given = set()
         reached = self.choices if points is None else self._choices_at(points)
-        for largest in (False, True):  # the smallest and the largest batch of each kind
+        for largest in (False, True):  # a large batch may launch more kernels
             seen = set()
             for choice, cells in sorted(reached.items(), key=lambda item: _work(item[1], largest)):
                 parts, done = pieces(choice), set()
@@ -190,8 +186,7 @@ class Plan(PagedAttention):
         yield from sorted(given, key=str)
 
     def _choices_at(self, points: Iterable[Point]) -> dict[Choice, list[BatchStats]]:
-        """Of `choices` those of the cells that the points lie in, and what was measured. Raises SpecError beyond the
-        capacity."""
+        """The choices of the cells of these points, and all measured ones. Raises SpecError beyond the capacity."""
         found: dict[Choice, list[BatchStats]] = {}
         limits = (self.max_tokens, self.max_seqs, self.max_seq_len)
         for stats in dict.fromkeys(point.cell(*limits) for point in expect_points(points)):
@@ -199,7 +194,7 @@ class Plan(PagedAttention):
         return found | {choice: cells for choice, cells in self.choices.items() if choice.measured}
 
     def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
-        """What was measured for a call of these sizes, hinted as `_hints` does; else what the grid has."""
+        """The measured choice for a call of these sizes with the hints of `_hints`, else that of the grid."""
         hints = self._hints(seqs, stats).values()
         asked = hinted_stats(seqs, tokens, self.max_seq_len, *hints)
         if self.reach.only is None:
@@ -226,18 +221,18 @@ class Plan(PagedAttention):
         progress: Callable[[int, int], None] | None = None,
         measure: int = 0,
     ) -> int:
-        """Compile all that calls of this capacity reach, by launches over sequences without tokens; how many.
+        """Compile everything that calls of this capacity use, by launches over empty sequences; return how many.
 
-        measure: of how many candidates to take the fastest first, at `points` or typical ones (`Plan.measure`); 0: of
-        none. points: compile what batches of these reach (common.serving.points), and nothing else: a batch in the grid
-        cell of one of them then compiles nothing, whatever its token and sequence counts. progress: called with the
-        launches that are done and all, before each and at the end.
+        measure: first time so many candidates at `points`, or at typical ones, and keep the fastest (`Plan.measure`).
+        points: compile only for the grid cells of these (common.serving.points); a batch in such a cell then compiles
+        nothing, whatever its token and sequence counts.
+        progress: called with (launches done, launches in all) before each launch and at the end.
 
-        Compilers also tell strides and dtypes apart: where caches are no plain [blocks, page, heads, head size], or the
-        block table is not int32 with a row of cdiv(max_seq_len, block_size) entries, pass those of the calls to come.
-        lse, new_kv: whether these will have `lse`, and `key` and `value`. out_dtype: of `out`, where that is not the
-        query's. Features' tensors with an entry per page need caches of their sizes; those with one per sequence need
-        max_seqs of them. Raises SpecError.
+        Compilers specialise on strides and dtypes. Pass key_cache, value_cache and block_table of the calls to come
+        unless the caches are plain [blocks, page, heads, head size] and the table is int32 with cdiv(max_seq_len,
+        block_size) columns. lse, new_kv: whether these calls have `lse`, and `key` and `value`. out_dtype: of `out`, if
+        it is not the query's. Features' tensors with an entry per page need caches of their sizes; those with an entry
+        per sequence need max_seqs of them. Raises SpecError.
         """
         _expect_warm_up(block_table, lse, new_kv, out_dtype, progress)
         points = None if points is None else list(expect_points(points))
@@ -265,7 +260,7 @@ class Plan(PagedAttention):
                 )  # fmt: skip
         finally:
             self._warming, self._warm = False, before | warm
-            self._signatures.clear()  # a call of one of these sizes is chosen for anew, from exact counts
+            self._signatures.clear()  # later calls of these sizes are chosen by exact counts
         self.unmet = 0
         report(len(sizes), len(sizes))
         return len(sizes)
@@ -273,8 +268,10 @@ class Plan(PagedAttention):
     def _warm_tensors(
         self, given: tuple[torch.Tensor | None, ...], table: torch.Tensor | None, out_dtype: torch.dtype | None
     ) -> tuple[Any, ...]:
-        """query, caches, block table, query_start_loc, seq_lens, (key, value), out and lse of the largest call, zeros;
-        caches and block table as given."""
+        """Make query, caches, block table, query_start_loc, seq_lens, (key, value), out and lse of the largest call.
+
+        All are zeros, except caches and block table that are given.
+        """
         shape, make = self.shape, partial(torch.zeros, device=self.device)
         page, lanes = (2, shape.block_size, shape.num_kv_heads), (shape.head_size, shape.value_lanes)
         caches = [
@@ -301,14 +298,15 @@ class Plan(PagedAttention):
         progress: Callable[[int, int, BatchStats, list[Timed]], None] | None = None,
         clock: Clock | None = None,
     ) -> int:
-        """Time what is taken at each point and the best of what logs teach, `count` in all; how many points were timed.
+        """Time up to `count` candidates at each point and keep the fastest; return how many points were timed.
 
-        The fastest is taken from now on, here and in processes to come with the same code, versions and GPU
-        (common/serving/winners.py): what was measured once is not again. points: those of `points.typical` where it is
-        None. seconds: begin no point after so many. key_cache, value_cache: of the calls to come; made where they are
-        None. progress: called with the points that are done, all, the sizes and the times of the last. clock:
-        microseconds of a launch, for tests. Raises SpecError where no GPU is here, in the capture of a graph, of a plan
-        with one kernel or a batch-invariant choice.
+        A winner is used from now on, in this process and in later ones with the same code, versions and GPU
+        (common/serving/winners.py); a point that has one is not timed again.
+        points: None for those of `points.typical`. seconds: start no point after this time. key_cache, value_cache: of
+        the calls to come; None makes some. progress: called with (points done, points in all, sizes, times of the last
+        point). clock: gives the microseconds of a launch, for tests.
+        Raises SpecError without a GPU, in the capture of a graph, and for a plan of one kernel or of batch-invariant
+        choices.
         """
         if points is None:
             points = typical(self.max_tokens, self.max_seqs, self.typical_seq_len)
@@ -323,7 +321,7 @@ class Plan(PagedAttention):
         return done
 
     def check(self) -> None:
-        """Raise SpecError where a kernel met a batch beyond what it was captured for. Waits for the device."""
+        """Raise SpecError if a captured kernel met a batch beyond its capacity. Waits for the device."""
         for choice, layout in self._layouts.items():
             kernel = self.family.kernel(choice.kernel)
             if hasattr(kernel, "check"):
@@ -331,7 +329,7 @@ class Plan(PagedAttention):
 
 
 def _expect_warm_up(block_table: Any, lse: Any, new_kv: Any, out_dtype: Any, progress: Any) -> None:
-    """What the calls of a warm-up do not refuse themselves."""
+    """Check the arguments that the calls of a warm-up do not check."""
     if block_table is not None:
         expect_tensor(block_table, "block_table", 2)
     for name, value in (("lse", lse), ("new_kv", new_kv)):
@@ -341,18 +339,18 @@ def _expect_warm_up(block_table: Any, lse: Any, new_kv: Any, out_dtype: Any, pro
 
 
 def compiled_by(choice: Choice, tokens: int, seqs: int) -> set[tuple]:
-    """What a call of these sizes is compiled for."""
+    """The code that a call of these sizes uses, as keys to compare."""
     return {(*piece, *kind_of(tokens, seqs)) for piece in pieces(choice)}
 
 
 def _work(points: list[BatchStats], largest: bool) -> int:
-    """Orders choices by the tokens of their smallest batch, or of their largest, that one first."""
+    """A sort key: by the tokens of the smallest batch, or, descending, of the largest."""
     tokens = [stats.num_seqs * stats.max_query_len for stats in points]
     return -max(tokens) if largest else min(tokens)
 
 
 def kind_of(tokens: int, seqs: int) -> tuple[str, str, bool]:
-    """What a launch is compiled for by its sizes."""
+    """The kind of a launch: what compilers and kernels distinguish of its sizes."""
     of_tokens, of_seqs = ("one" if size == 1 else "sixteens" if size % 16 == 0 else "other" for size in (tokens, seqs))
     return of_tokens, of_seqs, tokens > seqs * SHORT_QUERY
 
@@ -377,13 +375,12 @@ def planner(family: Family) -> Callable[..., Plan]:
     ) -> Plan:
         """A plan for calls of up to max_tokens query tokens and max_seqs sequences of max_seq_len keys each.
 
-        features: what the calls will ask for. kernel: the one that shall serve them all (`static_grid`, for one
-        captured graph); None: `auto`'s choice for each. one_config: False gives that kernel the config that each class
-        of batches (decodes, verifications, prompts, mixed; sizes; lengths) has, as `auto` does. max_keys: keys of all
-        long queries together that scratch can hold, max_seq_len by default; a batch of more costs time.
-        typical_seq_len: what max_seq_len=None stands for, in captures above all; max_seq_len by default. workspace:
-        another plan's, where they do not run at once; `workspace_bytes` of the same arguments says how large.
-        portable: as `paged_attention` has it.
+        features: of the calls. kernel: serves every call (`static_grid`, for one captured graph); None lets `auto`
+        choose for each. one_config: False lets that kernel have a config for each kind and size of batch.
+        max_keys: keys of all long queries together that scratch can hold (default max_seq_len); larger batches are
+        slower. typical_seq_len: replaces max_seq_len=None of a call, above all in captures (default max_seq_len).
+        workspace: shared with another plan that does not run at the same time; `workspace_bytes` gives its size.
+        portable: as in `paged_attention`.
         """
         kernels = family.portable if expect_flag(portable, "portable") else family
         return Plan(
@@ -410,9 +407,9 @@ def sizer(family: Family) -> Callable[..., int]:
         one_config: bool = True,
         portable: bool = False,
     ) -> int:
-        """Bytes of scratch of the plan of these arguments; allocates nothing. Raises what `plan_paged_attention` does.
+        """The bytes of scratch of a plan with these arguments. Plans that share a workspace need the largest of theirs.
 
-        The largest of several is what plans that share a workspace need.
+        Allocates nothing. Raises what `plan_paged_attention` raises.
         """
         kernels = family.portable if expect_flag(portable, "portable") else family
         reach = Reach.of(

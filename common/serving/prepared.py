@@ -21,12 +21,13 @@ MOST_SCRATCH = 2**30  # bytes that a call without a workspace may allocate
 
 
 class Prepared:
-    """The choice for one signature, the layout of its scratch, and the tapes of its launches, where there can be any.
+    """The choice for one signature, the layout of its scratch, and the tapes of its launches.
 
-    layout: the scratch of a call, and the memory of a step. memory: of a plan that the caller keeps, None where each
-    step has its own. tapes: of a call that plans its step, and of one that reuses the plan. made: what a step's plan
-    depends on, as the signature has it (`made_for`); None where the kernel makes none. places: where a tape's tensors
-    and scratch lie; None before there is a tape.
+    layout: of the scratch of a call and the memory of a step.
+    memory: of a step, where a Plan owns it; None where each step allocates its own.
+    tapes: [of a call that plans its step, of a call that reuses the plan]; None where a call cannot be replayed.
+    made: what a step's plan depends on (`made_for`) except addresses; None for kernels without such a plan.
+    places: the memory of a tape's tensors and scratch; None before there is a tape.
     """
 
     __slots__ = ("_recorded", "choice", "family", "kernel", "layout", "made", "memory", "places", "tapes")
@@ -37,14 +38,14 @@ class Prepared:
         self.family, self.choice, self.layout, self.memory = family, choice, layout, memory
         self.kernel = family.kernel(choice.kernel)
         self.tapes: list[Tape | None] = [None, None]
-        follows_hints = "full_graph" not in self.kernel.SUPPORTS  # then its launches depend on hints too
+        follows_hints = "full_graph" not in self.kernel.SUPPORTS  # such launches depend on hints, so have no tape
         self._recorded = [follows_hints, follows_hints]
         self.made: tuple | None = None
         self.places: Places | None = None
 
     @classmethod
     def of(cls, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
-        """buffer: the caller's scratch. Raises SpecError where it is too small."""
+        """Choose for a batch. buffer: the caller's scratch. Raises SpecError if it is too small."""
         choice = choice_for(family, batch, features)
         return cls(family, choice, _fitting(family.kernel(choice.kernel), choice, batch, buffer))
 
@@ -96,19 +97,18 @@ class Prepared:
 
 
 def made_for(batch: PagedBatch, features: Features) -> tuple:
-    """What a step's plan depends on beside its lengths: sizes, and which keys a row sees; tensors by address, which the
-    layers of a step share."""
+    """What a step's plan depends on beside the lengths: sizes, masks, and the addresses of the masks' tensors."""
     return *_made_for(batch, features), *addresses(features)
 
 
 def _made_for(batch: PagedBatch, features: Features) -> tuple:
-    """The part of `made_for` that a signature has."""
+    """The part of `made_for` that follows from a signature."""
     masks = (features.causal, features.sliding_window, features.chunk, features.chunk_lookback, features.cross)
     return batch.num_tokens, batch.num_seqs, batch.block_table.shape[1], *masks
 
 
 def addresses(features: Features | None) -> tuple:
-    """The tensors of `made_for`, by address."""
+    """The addresses of the masks' tensors."""
     if features is None:
         return None, None, None
     tensors = (features.spans, features.causal_per_sequence, features.tree_bias)
@@ -120,15 +120,18 @@ def choice_for(family: Family, batch: PagedBatch, features: Features) -> Choice:
 
 
 def capacity_of(batch: PagedBatch) -> Capacity:
-    """The capacity that scratch must hold: tokens in sixteens, so that strides are divisible alike at every batch, and
-    the keys of sequences that are no decodes, at most what the cache holds."""
+    """The capacity that the scratch must hold.
+
+    Tokens are rounded up to sixteens, so that Triton does not specialise on the strides of scratch. Keys are those of
+    the sequences that are no decodes, at most what the cache holds.
+    """
     stats, cache = batch.stats, batch.by_token()[0]
     keys = min((stats.num_seqs - stats.num_decodes) * stats.max_seq_len, cache.shape[0] * cache.shape[1])
     return Capacity(max(cdiv(batch.num_tokens, 16), 1) * 16, batch.num_seqs, batch.device, keys)
 
 
 def _fitting(kernel: Any, choice: Choice, batch: PagedBatch, buffer: torch.Tensor | None) -> scratch.Layout:
-    """The scratch for this batch, its room for keys halved until it fits into `buffer`, or into MOST_SCRATCH."""
+    """The layout of scratch for this batch. Its room for keys is halved until it fits `buffer`, or MOST_SCRATCH."""
     if buffer is not None:
         scratch.check_buffer(buffer, 0)
     limit = MOST_SCRATCH if buffer is None else buffer.numel()

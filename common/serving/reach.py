@@ -1,4 +1,4 @@
-"""What calls of a capacity reach: every kernel and config, the points of the grid that get it, and the scratch.
+"""Every choice that calls of a capacity can get, with the points of the grid that get it and its scratch.
 
 In: a family, a shape, a capacity, features. Out: choices, a layout of scratch for each, bytes. Allocates nothing.
 """
@@ -25,9 +25,11 @@ from common.spec.refusals import expect, expect_flag, expect_integer
 
 @dataclass
 class Reach:
-    """kernel: the one that serves all, None where `auto` chooses. only: its one choice, where it has one config.
+    """The choices of a capacity.
 
-    parts: what a warm-up compiles of `choices`. room, layouts: of these, and of what batches between them took.
+    kernel: the kernel that serves every call; None where `auto` chooses. only: its single choice, with one config.
+    choices: each with the stats that reach it. parts: what a warm-up compiles for them (`pieces`).
+    room, layouts: of each choice, the largest batch and its scratch; also of choices that calls added later.
     """
 
     family: Family
@@ -103,7 +105,7 @@ class Reach:
         return found
 
     def take_measured(self) -> None:
-        """Choices that were measured since, each for the batches of its key."""
+        """Add the winners that were measured since, each for the batches of its key."""
         gpu = gpu_of(self.device)
         if gpu is None or self.kernel is not None:
             return
@@ -115,7 +117,7 @@ class Reach:
                 self._place(choice, self._most([stats]))
 
     def layout_at(self, choice: Choice, stats: BatchStats) -> scratch.Layout:
-        """The scratch of a choice for batches of up to these sizes."""
+        """The layout of a choice's scratch for batches of up to these sizes."""
         return self._layout(choice, *self._most([stats]))
 
     def _named(self, stats: BatchStats, sees: int) -> Choice:
@@ -127,14 +129,14 @@ class Reach:
         return Choice(choice.kernel, config, choice.path, choice.provenance)
 
     def choose(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
-        """The choice for these stats as they are; a window beyond the reach counts as the reach's."""
+        """The choice for exact stats. A window larger than the plan's counts as the plan's."""
         sees = min(sees, self.features.sees)
         if self.kernel is not None:
             return self._config_at(stats, sees)
         return self.family.choose(self.shape, stats, gpu_of(self.device), needs, sees=sees)
 
     def on_grid(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
-        """The choice of a point of the grid: one of `choices`, and of what a warm-up compiles."""
+        """The choice for stats rounded to the grid, which is one of `choices` and compiled by a warm-up."""
         if self.only is not None:
             return self.only
         keys = min(seen(stats, sees).max_seq_len, self.max_seq_len)
@@ -142,7 +144,7 @@ class Reach:
         return self.choose(point, needs, self.features.sees)
 
     def _most(self, reached: list[BatchStats]) -> tuple[int, int]:
-        """Tokens, in sixteens as in calls without a plan, and sequences of the largest batch that reaches a choice."""
+        """(tokens rounded up to sixteens, sequences) of the largest batch that reaches a choice."""
         tokens, seqs = self.max_tokens, self.max_seqs
         if self.only is None:
             tokens = min(tokens, max(stats.num_seqs * stats.max_query_len for stats in reached))
@@ -151,12 +153,14 @@ class Reach:
 
     @property
     def _whole(self) -> tuple[int, int]:
-        """The room of the capacity."""
+        """(tokens rounded up to sixteens, sequences) of the capacity."""
         return cdiv(self.max_tokens, 16) * 16, self.max_seqs
 
     def _place(self, choice: Choice, room: tuple[int, int], num_bytes: int | None = None, steps: bool = True) -> bool:
-        """Give a choice such a room; whether it has it: not where its scratch takes more than num_bytes, nor without
-        `steps` where it has memory of a step."""
+        """Give a choice scratch for `room`; return whether it fits.
+
+        It does not fit if the scratch exceeds num_bytes, or if it has memory of a step and `steps` is False.
+        """
         layout = self._layout(choice, *room)
         if (num_bytes is not None and layout.num_bytes > num_bytes) or (layout.step_bytes and not steps):
             return False
@@ -164,11 +168,10 @@ class Reach:
         return True
 
     def admits(self, choice: Choice, stats: BatchStats, num_bytes: int) -> bool:
-        """Whether a batch of these sizes may have a choice: a warm-up compiles all parts of it, and `num_bytes` of
-        scratch hold it.
+        """Whether a batch may get a choice: a warm-up compiles all its parts, and num_bytes hold its scratch.
 
-        Batches lie between points: 11 sequences may take what 8 do and 12 do not, and lengths that differ take what no
-        point has. What holds memory of a step keeps the room that it has: a captured graph knows its place.
+        Batches lie between points of the grid, so they may get a choice that no point gets. A choice with memory of a
+        step never grows, because captured graphs hold addresses in that memory.
         """
         tokens, seqs = self.room.get(choice, (0, 0))
         if stats.num_tokens <= tokens and stats.num_seqs <= seqs:
@@ -195,7 +198,7 @@ def _numbered(device: Any) -> torch.device:
 
 
 def expect_kernel(family: Family, name: object) -> None:
-    """That the family has a kernel's file of this name."""
+    """Raise SpecError unless the family has a kernel of this name."""
     try:
         known = isinstance(name, str) and hasattr(family.kernel(name), "launch")
     except (ImportError, TypeError, ValueError):

@@ -1,10 +1,9 @@
-"""Measured winners: the fastest kernel and config of a batch's key, found by a tuner or a warm-up, a line each on disk.
+"""Measured winners: the fastest kernel and config for a batch's key, found by the tuner or a warm-up, one line each.
 
-A winner holds the kernel and every field of its Config, under the key of the batch that it was timed on. A key is the
-shape and the batch's host integers in steps of at most a quarter (`grid.KEYS`), so that a slightly larger batch finds
-it too. A winner counts while the kernel's code is what was timed; a file is of one DSL, GPU and set of versions. Lines
-are appended by one write each, so that processes may share a file; the last line of a key counts. Nothing in a file is
-executed. DIPTYCH_CACHE is another folder, or 0 for none.
+A winner names a kernel and every field of its Config. Its key is the shape and the batch's host integers, rounded to
+`grid.KEYS`, so that a slightly larger batch finds it too. It counts only while the kernel's code is that which was
+timed. A file holds one DSL, GPU and set of versions. A line is appended by one write, so processes may share a file;
+the last line of a key counts. Nothing in a file is executed. DIPTYCH_CACHE names another folder, or 0 for none.
 """
 
 from __future__ import annotations
@@ -29,10 +28,11 @@ MOST_BYTES = 2**26  # of a file that is read
 
 @dataclass(frozen=True)
 class Winner:
-    """of: whose winner it is, `auto`, `native.auto` or a kernel's name. config: plain values of the kernel's Config.
+    """One winner.
 
-    us: its time; first_us: that of the choice without it. stamp: of the kernel's code (stamps.py). row: the batch that
-    it was timed on, in words.
+    of: for whom it was chosen: `auto`, `native.auto` or a kernel's name. config: plain values of the kernel's Config.
+    us: its time. first_us: the time of the choice without it. stamp: hash of the kernel's code (stamps.py).
+    row: the batch that was timed, in words.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Winner:
 
     @classmethod
     def of_plain(cls, plain: Any) -> Winner:
-        """Raises ValueError for what is no winner."""
+        """Make a winner of a parsed line. Raises ValueError if it is not one."""
         kinds = {"config": dict, "us": (int, float), "first_us": (int, float)}
         names = [one.name for one in fields(cls)]
         if not isinstance(plain, dict) or plain.keys() != set(names):
@@ -85,8 +85,10 @@ def stats_of(at: str) -> BatchStats:
 
 
 def built(like: Any, plain: Mapping[str, Any], older: bool = False) -> Any:
-    """The Config of plain values; like: one of its type. older: newer fields take the value of `like`. Raises
-    ValueError where fields are missing or unknown, or a value has another type than in `like`."""
+    """Build a Config of the type of `like` from plain values. older: missing fields take the value of `like`.
+
+    Raises ValueError for a missing or unknown field, or a value of another type than in `like`.
+    """
     names = {field.name for field in fields(like)}
     if not plain.keys() <= names or (plain.keys() != names and not older):
         raise ValueError(f"found the fields {sorted(plain)} of a {type(like).__name__}, allowed {sorted(names)}")
@@ -103,8 +105,8 @@ def built(like: Any, plain: Mapping[str, Any], older: bool = False) -> Any:
 
 
 def _is_like(value: Any, other: Any) -> bool:
-    """Whether two values are of one kind: numbers of at least 0, texts, or None beside anything but a part of a
-    Config."""
+    """Whether a value may replace another in a Config: numbers of at least 0 and texts among each other; None for any
+    value except a part of a Config."""
     if is_dataclass(other) or isinstance(value, Mapping):
         return False
     if isinstance(value, int | float) and (other is None or isinstance(other, int | float)):
@@ -113,7 +115,7 @@ def _is_like(value: Any, other: Any) -> bool:
 
 
 def folder() -> Path | None:
-    """The folder of measured winners; None for none."""
+    """The folder of measured winners; None if DIPTYCH_CACHE is 0."""
     said = os.environ.get(FOLDER)
     if said == "0":
         return None

@@ -9,8 +9,7 @@ went: tensors_s and host_s (beside the others), waited_s for the GPU, device_s a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +47,11 @@ class NotThisRun(run_folder.CannotWrite):
 
 
 class Log:
-    """Appends lines to a JSONL file, each on the disk before `add` returns; reads what an earlier run left.
+    """Appends lines to a JSONL file, each on the disk before `add` returns; reads what an earlier run left."""
 
-    check: a line as it was read, or ValueError that names its field; a tuner's candidates where it is None.
-    """
-
-    def __init__(self, path: Path, check: Callable[[Any], dict[str, Any]] | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self._kept = Lines(path)
-        self.lines: list[dict[str, Any]] = read(path, check=check)
+        self.lines: list[dict[str, Any]] = read(path)
 
     def add(self, **fields: Any) -> None:
         self._kept.append(json.dumps(fields))
@@ -65,10 +61,11 @@ class Log:
         self._kept.close()
 
 
-def read(path: Path, fits: bool = False, check: Callable[[Any], dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-    """The lines of a log. fits: what was timed has what a fit asks for. check: as Log has it. Raises NotThisRun that
-    names the line and field which is not one of such a log."""
-    check = check or partial(_candidate, fits=fits)
+def read(path: Path, fits: bool = False) -> list[dict[str, Any]]:
+    """The lines of a log. fits: whether timed lines must have the fields of a fit.
+
+    Raises NotThisRun naming the line and field of what is not in such a log.
+    """
     if not packed.there(path):
         return []
     whole = packed.read_bytes(path).rpartition(b"\n")[0]  # a killed run may leave a torn last line
@@ -76,7 +73,7 @@ def read(path: Path, fits: bool = False, check: Callable[[Any], dict[str, Any]] 
     for number, line in enumerate(whole.split(b"\n"), 1):
         if line.strip():
             try:
-                found.append(check(plain.loads(line.decode("utf-8"))))
+                found.append(_candidate(plain.loads(line.decode("utf-8")), fits))
             except (ValueError, RecursionError) as error:
                 raise NotThisRun(f"{path}, line {number}: {error}") from error
     return found

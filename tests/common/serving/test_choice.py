@@ -190,7 +190,7 @@ def test_a_gpu_without_units_is_said_once_and_chosen_for_as_with_one():
     with pytest.warns(UserWarning) as said:
         for lens in ([(1, 4096)], [(4, 3000)] * 10, [(2048, 2048)]):
             assert auto.choose(SHAPE, BatchStats.of(lens), none).config
-    assert sum("with 0 units, chosen for as with 1" in str(one.message) for one in said) == 1
+    assert sum("with 0 units; choosing as for 1" in str(one.message) for one in said) == 1
 
 
 def test_what_the_chosen_kernel_lacks_is_served_by_one_that_has_it():

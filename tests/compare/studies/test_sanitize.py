@@ -67,37 +67,19 @@ def test_what_was_said_before_the_time_was_up_is_kept_and_nothing_lives_on(tmp_p
     assert not child.exists() or "Z" in (child / "stat").read_text().split()[2]
 
 
-def test_processes_go_on_with_what_was_not_clean_and_logs_are_appended(monkeypatch, tmp_path, capsys) -> None:
-    watched, bad = [], {"helion/q_block"}
+def test_every_kernel_is_watched_and_its_log_kept(monkeypatch, tmp_path) -> None:
+    watched = []
 
-    def watch(tool, patterns, changes):
-        watched.append((tool, patterns))
-        return f"exit status 0\nsaid of {patterns}\n", patterns not in bad
+    def watch(tool, kernel_id, changes):
+        watched.append((tool, kernel_id, changes))
+        return f"exit status 0\nsaid of {kernel_id}\n", kernel_id != "helion/q_block"
 
     monkeypatch.setattr(sanitize, "watch", watch)
-    monkeypatch.setattr(sanitize.sources, "of_kernel", lambda kernel_id: "same")
-    run = ["--kernels", "helion/q_block,helion/naive", "--out", str(tmp_path), "--jobs", "2"]
+    run = ["--kernels", "helion/q_block,helion/naive", "--out", str(tmp_path), "--set", "num_stages=3", "--jobs", "2"]
     assert diptych(["study", "sanitize", *run]) == 1
-    assert sorted(watched) == [
-        (tool, f"helion/{k}") for tool in ("memcheck", "racecheck") for k in ("naive", "q_block")
-    ]
-    bad.clear()
-    watched.clear()
-    assert diptych(["study", "sanitize", *run]) == 0
-    assert watched == [("memcheck", "helion/q_block"), ("racecheck", "helion/q_block")]
-    assert (tmp_path / "memcheck.log").read_text().count("said of") == 3
-    monkeypatch.setattr(sanitize.sources, "of_kernel", lambda kernel_id: "changed since")
-    assert diptych(["study", "sanitize", *run, "--tools", "memcheck"]) == 0 and len(watched) == 4
-    assert "memcheck: 2 kernels were clean before" not in capsys.readouterr().out.splitlines()[-3:]
-
-
-def test_a_verdict_holds_for_the_config_that_was_watched(monkeypatch, tmp_path) -> None:
-    watched = []
-    monkeypatch.setattr(sanitize, "watch", lambda *asked: watched.append(asked[2]) or ("exit status 0\n", True))
-    run = ["--kernels", "triton/q_block", "--tools", "memcheck", "--out", str(tmp_path)]
-    for changes in ("", "num_stages=5", "num_stages=5"):
-        assert diptych(["study", "sanitize", *run, "--set", changes]) == 0
-    assert watched == ["", "num_stages=5"]
+    asked = [(tool, f"helion/{k}", "num_stages=3") for tool in ("memcheck", "racecheck") for k in ("naive", "q_block")]
+    assert sorted(watched) == asked
+    assert (tmp_path / "memcheck.log").read_text().count("said of") == 2
 
 
 def test_the_config_that_was_asked_for_is_what_launches(monkeypatch) -> None:
