@@ -83,6 +83,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "value_size": (None, 8, 16, 48, 64, 72, 128, 200, 256, 264),
     "scale_factor": (1.0, 0.02, 7.0, 100.0),
     "key_scale_factor": (1.0, 40.0),
+    "out_scale": (None, 1.0, 2.5, 40.0),  # None: small, drawn for each case
 }  # fmt: skip
 # Of what concerns masks, few values whose triples are all asked: in one case many features are on.
 MASKS: dict[str, tuple[Any, ...]] = {
@@ -157,6 +158,10 @@ def _past(most: int) -> Callable[[Any, Any], bool]:
     return lambda one, other: _most(one) * _most(other) > most
 
 
+def _on(value: Any) -> bool:
+    return value is not None
+
+
 POSSIBLE: tuple[Rule, ...] = (
     # a tensor lies in one way
     both("key_style", bool, "style", lambda style: style != "nhd"),
@@ -176,6 +181,9 @@ POSSIBLE: tuple[Rule, ...] = (
     both(
         "key_scale_factor", lambda factor: factor > 1.0, "softmax_scale", lambda scale: scale is None or scale > 0.005
     ),
+    both("out_scale", _on, "out_dtype", lambda dtype: dtype is None),
+    # what is smaller than a step of fp8 is 0
+    Rule("out_scale", "scale_factor", lambda scale, factor: scale is not None and scale > 4.0 * factor),
     *random_cases.RULES,
 )
 RULES = (*(Rule(one, other, _past(most)) for (one, other), most in _MOST.items()), *POSSIBLE)
@@ -188,10 +196,6 @@ def _hides(size: Any, context: Any) -> bool:
     """Whether a window or a chunk ends inside the context."""
     size = size[0] if isinstance(size, tuple) else size
     return not isinstance(size, int) or size < 50 or (isinstance(context, int) and context > size)
-
-
-def _on(value: Any) -> bool:
-    return value is not None
 
 
 def _unscaled(store: Any) -> bool:

@@ -120,6 +120,12 @@ def _whole_tiles(tile: int) -> dict[str, tuple[Any, ...]]:
     return {"window": (tile - 1, tile, tile + 1), "context": (2 * tile, 3 * tile, 3 * tile - 1), "query": (1, 2)}
 
 
+def _aligned(tile: int, tiles: int) -> dict[str, tuple[Any, ...]]:
+    """A prompt of a tile behind so many: its diagonal is the diagonal of tiles."""
+    small = {"kv_heads": (1, 2), "ratio": (1, 2, 3), "head_size": (16, 32), "page": (16, 32, 64), "sequences": (1, 2)}
+    return small | {"query": (tile,), "context": (tiles * tile,), "mix": ("prompts",)}
+
+
 _SPECIAL = [model for model in published.MODELS if model.window or model.chunk or model.softcap or model.value_size]
 # What stands by itself: places that no axis alone holds, or that are cheap in one form alone.
 PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
@@ -128,6 +134,7 @@ PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
     *(_of_model(model, (query,)) for model in _SPECIAL for query in (1, 3)
       if model.name in ("gpt-oss", "Mistral 7B", "Gemma 3 27B", "Llama 4")),
     *map(_whole_tiles, (32, 128)),
+    *(_aligned(tile, tiles) for tile in (16, 32, 64, 128, 256) for tiles in (0, 1)),
     _graph(1025),
     _TINY | {"context": (65_540,), "query": (1,), "page": (512,), "sequences": (1, 2)},
     _TINY | {"query": (2050,), "context": (0,), "page": (64,), "sequences": (1,)},

@@ -139,7 +139,7 @@ def features_of(values: Values, lens: Lens, rng: random.Random) -> tuple[dict[st
         "scales": form,
     }
     if values["out_dtype"] is not None:
-        fields["out_scale"] = rng.choice((0.004, 0.0625, 0.5))
+        fields["out_scale"] = values.get("out_scale") or rng.choice((0.004, 0.0625, 0.5))
     return fields, lens
 
 

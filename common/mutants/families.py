@@ -83,6 +83,8 @@ BETWEEN: tuple[str, ...] = (
     "at.features.causal_per_sequence is not None and not bool(at.features.causal_per_sequence[-1])",
     "at.features.spans is not None and at.features.spans.shape[1] > 4",
     "at.features.value_scale is not None and float(at.features.value_scale.nan_to_num(0.0).max()) > 1",
+    "at.features.out_scale is not None and float(at.features.out_scale) > 1",
+    "at.query_len == at.seq_len and at.query_len % 64 == 0",
     "at.features.key_scale is not None and float(at.features.key_scale.nan_to_num(0.0).max()) > 4",
     "at.batch.key_cache.dtype == torch.int8 and bool((at.batch.key_cache == -128).any())",
     "float(at.batch.key_cache[0].float().nan_to_num(0.0, 0.0, 0.0).abs().max()) > 60000",

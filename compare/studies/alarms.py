@@ -1,6 +1,6 @@
-"""False alarms of the kit: right kernels of other arithmetic through cases of the full level, none of them rejected.
+"""False alarms of the kit: right kernels of other arithmetic through cases of a level, none of them rejected.
 
-    python -m compare study alarms --out FOLDER [--runs 10000] [--seed 0] [--share 2] [--jobs 1]
+    python -m compare study alarms --out FOLDER [--runs 10000] [--seed 0] [--share 2] [--level full] [--jobs 1]
 
 The kernels are those of `common.mutants.right`. Case by case, spread over the level, each on one in `--share` of the
 kernels, in turn; a line a case in FOLDER/alarms.jsonl, where a later call goes on. Exit codes: 0 without an alarm, 1
@@ -44,9 +44,9 @@ def num_cases(runs: int, share: int) -> int:
     return -(-runs * share // len(RIGHT))
 
 
-def spread(runs: int, share: int, seed: int) -> list[str]:
-    """Cases from all over the full level, so many that the kernels are called `runs` times."""
-    names = list(levels.level("full", seed))
+def spread(runs: int, share: int, seed: int, level: str = "full") -> list[str]:
+    """Cases from all over a level, so many that the kernels are called `runs` times."""
+    names = list(levels.level(level, seed))
     count = min(len(names), num_cases(runs, share))
     return [names[number * len(names) // count] for number in range(count)]
 
@@ -92,12 +92,12 @@ def _why(case: Asked, kernel: Right) -> str:
         return f"raised {type(error).__name__}: {error}"
 
 
-def run(path: Path, head: dict[str, int], processes: int = 1) -> Iterator[dict[str, Any]]:
+def run(path: Path, head: dict[str, Any], processes: int = 1) -> Iterator[dict[str, Any]]:
     """Every case of a run, read from its file or judged now and added. Raises ValueError for a file of another run."""
     with closing(Findings(path, head)) as kept:
         known = {found["case"]: found for found in kept.found}
         yield from known.values()
-        names = list(enumerate(spread(head["runs"], head["share"], head["seed"])))
+        names = list(enumerate(spread(head["runs"], head["share"], head["seed"], head["level"])))
         random.Random(head["seed"]).shuffle(names)  # so that a part of a run covers the whole level
         left = [(number, name, head["share"], head["seed"]) for number, name in names if name not in known]
         for done, found in enumerate(_found(left, processes), len(known) + 1):
@@ -123,13 +123,14 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--runs", type=at_least_one, default=10_000, help="of a kernel on a case; default 10000")
     new.add_argument("--seed", type=seed, default=0, help="of the values; default 0")
     new.add_argument("--share", type=at_least_one, default=2, help="each case on one kernel in so many; default 2")
+    new.add_argument("--level", choices=levels.LEVELS, default="full", help="whose cases; default full")
     new.add_argument("--jobs", type=at_least_one, default=1, help="processes; default 1")
 
 
 def main(asked: argparse.Namespace) -> int:
     _one_thread()
-    level = zlib.crc32(" ".join(levels.level("full", asked.seed)).encode())
-    head = {"runs": asked.runs, "seed": asked.seed, "share": asked.share, "level": level}
+    names = zlib.crc32(" ".join(levels.level(asked.level, asked.seed)).encode())
+    head = {"runs": asked.runs, "seed": asked.seed, "share": asked.share, "level": asked.level, "names": names}
     try:
         cases = list(run(asked.out / FOUND, head, asked.jobs))
     except (ValueError, Busy) as error:
