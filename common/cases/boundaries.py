@@ -71,8 +71,12 @@ RANGES: dict[str, tuple[int, int, int]] = {
     "chunk": (1, 10_000, 1), "value_size": (8, MAX_HEAD_SIZE, 8), "tree": (1, 129, 1), "shared_pages": (1, 100, 1),
     "pad_tokens": (1, 400, 1), "extra_columns": (1, 1100, 1), "spare_pages": (1, 2500, 1),
 }  # fmt: skip
-_REALS = {"softcap": (0.1, 300.0), "softmax_scale": (0.003, 1.0), "scale_factor": (0.01, 300.0),
-          "out_scale": (0.004, 4.0)}
+_REALS = {
+    "softcap": (0.1, 300.0),
+    "softmax_scale": (0.003, 1.0),
+    "scale_factor": (0.01, 300.0),
+    "out_scale": (0.004, 4.0),
+}
 _SERVED = {"sequences": published.GRAPHS, "page": _multiples(8, published.PAGES), "ratio": published.ratios()}
 DRAWN = (*RANGES, *_REALS)
 
