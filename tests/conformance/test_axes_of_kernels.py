@@ -17,6 +17,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 STEPS, FEW_STEPS = 60, 20  # of programs and tiles in one call: 60 are a second and a half in the interpreter
 ROWS, KEYS = 16, 32  # of a program and of a tile
+FEW_SEQUENCES = 64  # some kernels launch programs for each, also without queries: 500 take the interpreter ten seconds
 
 
 def steps(case):
@@ -46,6 +47,7 @@ def why_not(kernel_id, case):
 @pytest.mark.parametrize("turn", range(len(TRITON)), ids=lambda turn: TRITON[turn])
 def test_some_cases_meet_each_kernel_of_triton_every_day(turn):
     cases = cheap(TRITON[turn], range(num_smoke()), FEW_STEPS)
+    cases = [case for case in cases if len(case.lens) <= FEW_SEQUENCES]
     assert len(cases) >= 25
     assert {case.name: why for case in cases[turn :: len(TRITON)][:3] if (why := why_not(TRITON[turn], case))} == {}
 
