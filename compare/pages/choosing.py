@@ -31,7 +31,7 @@ from compare.pages import add_write, settle
 from compare.record import folder as run_folder
 from compare.record.folder import NotARun
 from compare.stats import geomean
-from compare.studies import capability, generated
+from compare.studies import capability
 from compare.studies import sizes as source_sizes
 from compare.studies.costs import costs
 
@@ -64,11 +64,6 @@ class Committed:
     def costs(self) -> list[dict[str, Any]]:
         folder = self.results / "costs"
         return costs.read(folder) if (folder / "costs.jsonl").is_file() else []
-
-    @cached_property
-    def code(self) -> list[dict[str, Any]]:
-        folder = self.results / "code"
-        return generated.pairs(generated.read(folder)) if (folder / "code.jsonl").is_file() else []
 
     def cost(self, part: str) -> list[dict[str, Any]]:
         return [row for row in self.costs if row["cost"] == part and row["status"] == "ok"]
@@ -229,7 +224,7 @@ def host(had: Committed) -> str:
 
 def compiling(had: Committed) -> str:
     """Cold and warm compile time."""
-    command = f"python -m compare study costs --gpu {had.results.name} --out DIR --only compile"
+    command = f"python -m compare study costs --gpu {had.results.name} --out DIR"
     found = had.cost("compile")
     if not found:
         return missing(command)
@@ -242,24 +237,6 @@ def compiling(had: Committed) -> str:
     header = ["", "import", "first call", "one more dtype", "kernels"]
     said = f"`{command}`, seconds of a core, medians over the kernels; {found[0]['ran_on']}:"
     return f"{said}\n\n{table(header, body)}"
-
-
-def launches(had: Committed) -> str:
-    """Kernels a call, busy time and span, scratch; rows without a profile leave out times and say why."""
-    command = f"python -m compare study costs --gpu {had.results.name} --out DIR --only launch"
-    found = [row for row in had.costs if row["cost"] == "launch" and "host_us" in row]
-    if not found:
-        return missing(command)
-    shown = [r for r in found if r["kernel"].endswith("/auto") or r["kernel"].startswith("baseline/")] or found
-    times = ("busy_us", "span_us", "host_us")
-    body = []
-    for r in shown:
-        figures = (f"{r[name]:.1f}" if name in r else "" for name in times)
-        kernels = str(r.get("kernels", ""))
-        body.append([f"`{r['kernel']}`", f"`{r['workload']}`", kernels, *figures, f"{r['scratch_bytes']:,}"])
-    said = "".join(f"\n\nLeft out: {reason}." for reason in sorted({r["reason"] for r in shown if "reason" in r}))
-    header = ["", "batch", "kernels", "busy µs", "span µs", "host µs", "scratch B"]
-    return f"`{command}`:\n\n" + table(header, body) + said
 
 
 def sizes(had: Committed) -> str:
@@ -282,24 +259,6 @@ def sizes(had: Committed) -> str:
     )
 
 
-def code(had: Committed) -> str:
-    """What the compiler made of both sources."""
-    gpu = had.results.name
-    if not had.code:
-        return missing(f"python -m compare study generated --gpu {gpu} --out docs/results/{gpu}/code")
-    body = []
-    for row in had.code:
-        failed = [f"{dsl}: {row[f'{dsl}_failed']}" for dsl in ("triton", "helion") if f"{dsl}_failed" in row]
-        name = f"`{row['rung']}` on `{row['workload']}`"
-        if failed:
-            body.append([name, "; ".join(failed), *[""] * len(FACTS)])
-        else:
-            facts = [f"{row[f'triton_{fact}']} / {row[f'helion_{fact}']}" for fact in FACTS]
-            body.append([name, *facts, f"{row['triton_tokens']} / {row['generated_tokens']}"])
-    header = ["Triton / Helion", *FACTS, "tokens: ours / generated"]
-    return f"`python -m compare study generated --gpu {gpu} --out DIR`:\n\n" + table(header, body)
-
-
 def answer(had: Committed) -> str:
     """What the rows say, in sentences."""
     lines = []
@@ -317,9 +276,6 @@ def answer(had: Committed) -> str:
     if ratios:
         words = f"{min(ratios):.2f} to {max(ratios):.2f} times Triton's tokens, over {len(ratios)} equal rungs"
         lines.append(f"- Size: the device code that a person wrote has {words}.")
-    made = [row["generated_tokens"] / row["helion_tokens"] for row in had.code if "helion_failed" not in row]
-    if made:
-        lines.append(f"- Code: Helion makes {min(made):.1f} to {max(made):.1f} times as many tokens of Triton of it.")
     return "\n".join(lines) or missing("python -m compare.run --gpu h200 --suite peers")
 
 
@@ -349,7 +305,7 @@ def source_pairs() -> list[dict[str, Any]]:
 
 BLOCKS: dict[str, Callable[[Committed], str]] = {
     "answer": answer, "costs": beside, "speed": speed, "outside": outside, "host": host,
-    "compile": compiling, "launch": launches, "size": sizes, "code": code,
+    "compile": compiling, "size": sizes,
 }  # fmt: skip
 
 

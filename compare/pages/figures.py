@@ -97,7 +97,7 @@ def _regrets(folders: list[Path], root: Path) -> Iterator[tuple[str, Figure]]:
 
 def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:
     """What compiling, the host and tuning cost in each DSL: medians over its kernels or batches, sums of a search."""
-    compiling = f"python -m compare study costs --gpu {gpu} --out DIR --only compile"
+    compiling = f"python -m compare study costs --gpu {gpu} --out DIR"
     host, searched = f"python -m compare study host --gpu {gpu}", "docs/choosing-a-dsl.md#costs-beside-speed"
     cold, warm = ([r for r in had.cost("compile") if r["state"] == state] for state in ("cold", "warm"))
     first = ("import_cpu_s", "first_cpu_s")

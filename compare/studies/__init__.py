@@ -10,7 +10,6 @@ NAMED = {
     "counts": "compare.studies.counts",
     "sanitize": "compare.studies.sanitize",
     "stress": "compare.studies.stress",
-    "generated": "compare.studies.generated",
     "sizes": "compare.studies.sizes",
     "alarms": "compare.studies.alarms",
     "mutation": "compare.studies.mutation.score",

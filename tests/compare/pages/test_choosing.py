@@ -82,12 +82,3 @@ def test_a_broken_run_is_a_usage_error(results, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(choosing, "RESULTS", results)
     assert diptych(["pages", "choosing"]) == 2
     assert "peers" in capsys.readouterr().err
-
-
-def test_launches_that_no_profiler_saw_show_what_was_measured(tmp_path):
-    row = {"cost": "launch", "kernel": "triton/auto", "workload": "q2k", "status": "unavailable", "reason": "no CUPTI"}
-    row |= {"kernels": 2, "host_us": 9.25, "scratch_bytes": 4096}
-    (tmp_path / "costs").mkdir()
-    (tmp_path / "costs" / "costs.jsonl").write_text(json.dumps(row) + "\n")
-    said = choosing.launches(Committed(tmp_path, ()))
-    assert "| `triton/auto` | `q2k` | 2 |  |  | 9.2 | 4,096 |" in said and said.endswith("Left out: no CUPTI.")

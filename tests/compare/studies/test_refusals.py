@@ -4,18 +4,13 @@ import pytest
 import torch
 
 from compare.__main__ import main as diptych
-from compare.exits import NO_GPU, NOTHING, USAGE
+from compare.exits import NO_GPU, USAGE
 
 REFUSED = {
     "costs --gpu nosuch": (USAGE, "nosuch"),
-    "costs --gpu h200 --only speed": (USAGE, "--only: found speed"),
     "costs --gpu h200 --kernels triton/nothing": (USAGE, "triton/nothing"),
-    "costs --gpu mi300 --only launch": (NO_GPU, "is not here"),
-    "costs --gpu mi300 --kernels baseline/sdpa": (NOTHING, "is not here"),
     "everything --gpu h2000": (USAGE, "h2000"),
     "everything --gpu mi300": (NO_GPU, "mi300"),
-    "generated --gpu nosuch": (USAGE, "nosuch"),
-    "generated --gpu h200 --workload q1x": (USAGE, "workload"),
     "host --gpu mi300": (NO_GPU, "mi300 is not here"),
     "regret --gpu mi300": (NO_GPU, "tuning needs the GPU itself"),
     "sanitize --kernels triton/nave": (USAGE, "triton/nave"),
