@@ -7,6 +7,7 @@ ones, one of LONGEST_QUERY places of a sequence (BY_SEQUENCE), so that long prom
 import triton
 import triton.language as tl
 
+from common.gpus import warp_size
 from common.spec.workspaces import partials
 from dsl_triton.binding import padded, strides
 from dsl_triton.features import bundle
@@ -99,7 +100,7 @@ def reduce_segments(
         NUM_QUERY_HEADS=shape.num_query_heads, QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes,
         BLOCK_Q=block_q, TILE_SIZE=config.tile_size, SLOTS=slots, OVERLAP=config.overlap,
         SHORTEST_QUERY=shortest_query, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
-        # few segments need few warps: four for 8 segments cost 0.5 us on an H200
-        num_warps=1 if slots <= 8 else 2 if slots <= 16 else 4,
+        # 32 lanes read 8 segments: four warps for as many cost 0.5 us on an H200
+        num_warps=min(max(slots * 4 // warp_size(batch.device), 1), 4),
         **({"launch_pdl": True} if config.overlap else {}),
     )  # fmt: skip

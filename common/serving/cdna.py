@@ -17,7 +17,8 @@ from common.spec.metadata import BatchStats, power_of_two
 
 BY_KEYS = {"page": "flat", "run": "key"}  # forms with a page axis (Helion, Triton), and with one index a key
 MATRIX_ROWS = 32  # of an MFMA
-DECODE_BYTES = 2**14  # of a decode's tile of K and V
+SIMDS = 4  # of a compute unit
+FEW_BYTES = 2**14  # of K and V in a tile of fewer waves than a unit has SIMDs
 DECODE = "decode"  # the part of a config for short queries
 
 
@@ -26,10 +27,11 @@ def settled(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> 
 
     - K is loaded transposed if LDS cannot transpose it in wide reads.
     - Tiles of several pages use one index per key, because a page axis is not swizzled in LDS.
-    - Decodes read K and V past the CU's L1 cache, in tiles so small that LDS holds four programs of one wave.
+    - Decodes read K and V past the CU's L1 cache.
     - Programs of one KV head share an XCD if an XCD serves several heads. With fewer heads the order of the grid does
       that already and balances causal work.
     - A program has at most one wave for each 32 rows: two waves on fewer rows would compute the same products.
+    - A program of fewer waves than a CU has SIMDs has small tiles, so that LDS and registers hold several programs.
     """
     return _settled(config, shape, gpu, few_rows(shape, stats)) if gpu.mfma else config
 
@@ -45,10 +47,10 @@ def _settled(config: Any, shape: AttentionShape, gpu: Gpu, decodes: bool) -> Any
     if isinstance(config, Cdna):
         several = not decodes and shape.num_kv_heads > gpu.xcds
         rows = max(shape.queries_per_kv, *(getattr(part, "block_m", 1) for part in (config, *parts.values())))
-        if decodes and hasattr(config, "tile_size"):
-            row = (power_of_two(shape.head_size) + power_of_two(shape.value_lanes)) * shape.dtype.itemsize
-            parts["tile_size"] = min(config.tile_size, max(power_of_two(DECODE_BYTES // row + 1) // 2, 16))
         parts["num_warps"] = min(config.num_warps, max(rows // MATRIX_ROWS, 1))
+        if parts["num_warps"] < SIMDS and hasattr(config, "tile_size"):
+            row = (power_of_two(shape.head_size) + power_of_two(shape.value_lanes)) * shape.dtype.itemsize
+            parts["tile_size"] = min(config.tile_size, max(power_of_two(FEW_BYTES // row + 1) // 2, 16))
         parts |= {"transposed_keys": not gpu.turns_on_read, "stream": decodes, "xcds": gpu.xcds if several else 1}
     gather = getattr(config, "gather", "")
     tiles = [part.tile_size for part in (config, *parts.values()) if hasattr(part, "tile_size")]

@@ -222,8 +222,11 @@ _sides: dict[tuple[int, int], torch.cuda.Stream] = {}
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """The stream beside the device's current one; None where launches run at once (a CPU)."""
-    return side_of(torch.cuda.current_stream(device)) if device.type == "cuda" else None
+    """The stream beside the device's current one; None where all launches go to one stream: on a CPU, which runs them
+    at once, and on ROCm, whose graphs put branches into one queue (ROCm/rocm-systems#4954) or lose what orders them
+    (#11499)."""
+    one = device.type != "cuda" or torch.version.hip is not None
+    return None if one else side_of(torch.cuda.current_stream(device))
 
 
 def side_of(stream: torch.cuda.Stream) -> torch.cuda.Stream:

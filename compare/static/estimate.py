@@ -54,7 +54,7 @@ _HMMA = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "16832": 16 * 8 * 32}
 @dataclass(frozen=True)
 class TileCode:
     """A tile of one program. instructions: of each warp. vector, transcendental: of these; without a distinction all
-    are vector. shared_bytes: that a warp moves to and from shared memory.
+    are vector. shared_bytes: that a warp moves to and from shared memory, bank conflicts as bytes.
 
     matrix_flops: issued by all warps, redundant ones included. ahead: tiles whose loads are in flight while one is
     computed; 0 without a pipeline.
@@ -98,21 +98,26 @@ def tile_code(work: Work, facts: Mapping[str, Any]) -> TileCode:
     warps = int(facts["num_warps"])
     ahead = max(int(facts["num_stages"]) - 1, 1) if facts.get("pipelined") else 0
     if str(facts["arch"]).startswith("gfx") and facts.get("loops"):
-        return _looped(facts["loops"], warps, ahead)
+        return _looped(facts["loops"], warps, ahead, _conflicts(facts.get("executed") or {}))
     issued = matrix_flops(facts["matrix"], warps)
     copies = max(issued / work.tile_flops, 1.0) if work.tile_flops and issued else 1.0
     each = facts["instructions"] / copies
     return TileCode(warps, each, each, 0.0, 0.0, float(work.tile_flops if issued else 0), ahead)
 
 
-def _looped(loops: Sequence[Mapping[str, Any]], warps: int, ahead: int) -> TileCode:
+def _conflicts(executed: Mapping[str, int]) -> float:
+    """Clocks of LDS over the fewest possible, where the ISA model has executed the launch; else no conflicts."""
+    return executed["lds clocks"] / executed["lds fewest"] if executed.get("lds fewest") else 1.0
+
+
+def _looped(loops: Sequence[Mapping[str, Any]], warps: int, ahead: int, conflicts: float) -> TileCode:
     """The leanest loop with matrix instructions; loops are compare.static.loops.Mix as plain values, of one wave."""
     loop = min(loops, key=lambda one: (not one["matrix"], one["instructions"]))
     issues = sum(loop["matrix"].values())  # a matrix instruction takes an issue slot
     moved = sum(int(bits) // 8 * LANES * n for way in ("reads", "writes") for bits, n in loop[f"shared_{way}"].items())
     flops = loop["matrix_flops"] * warps if loop["matrix_flops"] else 0.0
     vector = loop["vector"] + loop["transcendental"] + issues
-    return TileCode(warps, loop["instructions"], vector, loop["transcendental"], moved, flops, ahead)
+    return TileCode(warps, loop["instructions"], vector, loop["transcendental"], moved * conflicts, flops, ahead)
 
 
 SCHEDULERS = 4  # AMD CDNA3 and NVIDIA H100 white papers

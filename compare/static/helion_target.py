@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 
+from common import gpus
 from common.gpus import Gpu
 
 _ENVIRONMENT = "helion._compiler.compile_environment"
@@ -84,15 +85,13 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
 
 @contextlib.contextmanager
 def helion_as(gpu: Gpu) -> Iterator[None]:
-    """In this context Helion generates code as if `gpu` were this machine's. Does nothing where Helion is not imported.
+    """In this context kernels choose their warps, and Helion generates code, as if `gpu` were this machine's.
 
     Raises MissingHook where the installed Helion lacks one of the names.
     """
-    if "helion" not in sys.modules:
-        yield
-        return
     with contextlib.ExitStack() as stack:
-        for module_name, name, replacement in _hooks(gpu):
+        stack.enter_context(mock.patch.object(gpus, "gpu_of", lambda device: gpu))  # what `warp_size` asks
+        for module_name, name, replacement in _hooks(gpu) if "helion" in sys.modules else ():
             *path, attribute = name.split(".")
             owner = functools.reduce(getattr, path, importlib.import_module(module_name))
             if not hasattr(owner, attribute):

@@ -8,6 +8,7 @@ NAMED = {
     "costs": "compare.studies.costs.costs",
     "host": "compare.studies.host",
     "counts": "compare.studies.counts",
+    "estimates": "compare.studies.estimates",
     "sanitize": "compare.studies.sanitize",
     "stress": "compare.studies.stress",
     "sizes": "compare.studies.sizes",

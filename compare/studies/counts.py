@@ -3,8 +3,9 @@
     python -m compare study counts --gpu mi300 --out docs/results/mi300/counts.md
 
 Decodes, drafts, a prompt and a mixed batch of a few hundred keys, under Triton's and Helion's `auto` and the others'
-Triton kernels where they are installed. `plain`: the config without the levers of CDNA; `settled`: with what
-common/serving/cdna.py makes of it on this GPU. Each call is judged by the checker. Nothing here is a time.
+Triton kernels where they are installed. Ours have the config that a batch of serving's size takes, so that the code is
+what serves it. `plain`: without the levers of CDNA; `settled`: with what common/serving/cdna.py makes of it on this GPU.
+Each call is judged by the checker. Nothing here is a time.
 Exit codes: 0; 1 where an output of ours is wrong; 2 usage.
 """
 
@@ -22,30 +23,36 @@ from common import gpus
 from common.gpus import KIB, Gpu
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
+from common.serving.choice import Choice
 from common.spec import AttentionShape
 from common.spec.cdna import Cdna
 from common.spec.kernel import Capacity
 from compare.analysis.tables import of_page
 from compare.competitors import registry
 from compare.exits import OK, USAGE, WRONG, say
+from compare.static.codeobject import CodeFacts, read
 from compare.static.counts.counting import Counts, counting
 from compare.static.counts.l2 import L2
+from compare.static.crosscompile import executing
 from compare.static.isa.errors import NotExecutable
-from compare.workloads import Workload
+from compare.workloads import Workload, parse_lens
 from compare.workloads.cost import cost
 from compare.workloads.workload import empty_output
 
 HELP = "what code for an absent AMD GPU does: loads, waits, LDS, dies, before and after its levers"
 SHAPE = AttentionShape(16, 4, 128, 16, torch.bfloat16)
+# by name: the lengths that the model executes, and those that the config is chosen for
 ROWS = {
-    "decode": ((1, 256), (1, 200), (1, 90), (1, 131)),
-    "drafts": ((4, 200), (4, 130), (3, 77)),
-    "prompt": ((96, 96),),
-    "mixed": ((1, 150), (1, 90), (48, 112)),
+    "decode": (((1, 2048), (1, 700), (1, 90)), "64q1s4k"),
+    "drafts": (((4, 2048), (3, 777)), "32q4s4k"),
+    "prompt": (((96, 96),), "q4k"),
+    "mixed": (((1, 1024), (1, 90), (48, 112)), "32q1s4k_2q1ks2k"),
 }
+WAVES = (0, 1, 2, 3, 4)  # of `waves_per_eu`
+SIMDS = 4  # of a unit
 KERNELS = ("triton/auto", "helion/auto", "triton/unpaged", "helion/unpaged")
 PEERS = ("baseline/vllm_triton", "baseline/aiter_triton")
-HEADS = ((32, 8), (40, 10), (20, 20), (32, 32))  # of the table on dies
+HEADS = ((16, 1), (32, 8), (40, 10), (20, 20), (32, 32))  # of the table on dies
 SMALL = L2(size=32 * KIB, slots=2)  # scaled like 4 MiB beside 8k keys of 128 lanes
 INTRO = """# {title}: what the machine code does
 
@@ -54,8 +61,11 @@ Written by `python -m compare study counts --gpu {name} --out docs/results/{name
 here is a time. Every output was judged by the checker, with NaN in slots that no sequence owns. Others' kernels are in
 the table where they were installed.
 
-`plain`: the config without the levers of CDNA. `settled`: as `common/serving/cdna.py` makes it here.
-Rows are of {heads} heads of {lanes} lanes in bf16, pages of 16.
+Rows are of {heads} heads of {lanes} lanes in bf16, pages of 16. A row is a few sequences; its config is
+the one for a batch of serving's size. Others' kernels choose by the row. `plain`: without the levers of CDNA.
+`settled`: as `common/serving/cdna.py` makes it here.
+
+{batches}
 
 - matrix work: FLOPs of the MFMA that all waves issue over those of the visible scores; rows of a Q Block that are no
   query's and masked keys count.
@@ -65,17 +75,22 @@ Rows are of {heads} heads of {lanes} lanes in bf16, pages of 16.
 """
 
 
+WAVES_INTRO = """`waves_per_eu` is how many waves of a SIMD the compiler must leave registers for; it is an axis of both DSLs' spaces.
+Of the launch with products: registers of a lane, then the waves of a SIMD that registers and LDS allow, and which of
+them limits. A value that spills is dropped by the tuner and by `tune --rank`; `auto` leaves it to the compiler."""
+
+
 def plain(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
     """The config that a user gets, without the levers of CDNA."""
-    return _without_levers(settled(kernel_id, kernel, row, gpu))
+    return _with(settled(kernel_id, kernel, row, gpu), **dataclasses.asdict(Cdna()))
 
 
-def _without_levers(config: Any) -> Any:
+def _with(config: Any, **levers: Any) -> Any:
+    """`config` and its parts with these levers of CDNA."""
     if not dataclasses.is_dataclass(config):
         return config
-    parts = {field.name: _without_levers(getattr(config, field.name)) for field in dataclasses.fields(config)}
-    usual = dataclasses.asdict(Cdna())
-    return dataclasses.replace(config, **{name: usual.get(name, part) for name, part in parts.items()})
+    parts = {field.name: _with(getattr(config, field.name), **levers) for field in dataclasses.fields(config)}
+    return dataclasses.replace(config, **{name: levers.get(name, part) for name, part in parts.items()})
 
 
 def settled(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
@@ -136,15 +151,16 @@ COLUMNS = (
 
 def calls(gpu: Gpu) -> Iterator[tuple[str, str, str, Any, Workload, Any]]:
     """(row, kernel id, config's name, kernel, workload, config) of each call, without peers that are not installed."""
-    for name, lens in ROWS.items():
-        row = Workload(name, lens, SHAPE)
+    for name, (lens, served) in ROWS.items():
+        row, large = Workload(name, lens, SHAPE), Workload(name, parse_lens(served), SHAPE)
         for kernel_id in KERNELS:
             if kernel_id.endswith("unpaged") and name in ("decode", "drafts"):
                 continue
             kernel = registry.load(kernel_id)
             for how in (plain, settled):
-                told = "plain" if how is plain else "settled"
-                yield name, kernel_id, told, kernel, row, how(kernel_id, kernel, row, gpu)
+                config = how(kernel_id, kernel, large, gpu)
+                told = f"{config.kernel}, " if isinstance(config, Choice) else ""
+                yield name, kernel_id, told + how.__name__, kernel, row, config
         for kernel_id in PEERS:
             try:
                 kernel = registry.load(kernel_id)
@@ -167,6 +183,35 @@ def by_call(gpu: Gpu) -> tuple[str, list[str]]:
         body.append([name, f"`{kernel_id}`", told, said, *line(found, row, gpu)])
         print(f"{name} {kernel_id} {told}", flush=True)
     return of_page(COLUMNS, body), wrong
+
+
+def by_waves(gpu: Gpu) -> str:
+    """Registers, occupancy and scratch of what `auto` takes, by `waves_per_eu`; compiled, not executed."""
+    columns = [("row", False), ("kernel", False), ("the compiler's", True), *((f"{n}", True) for n in WAVES[1:])]
+    body = []
+    for name, kernel_id, told, kernel, row, config in calls(gpu):
+        if kernel_id.endswith("/auto") and told.endswith("settled"):
+            each = [compiled(kernel, row, _with(config, waves_per_eu=waves), gpu) for waves in WAVES]
+            body.append([name, f"`{kernel_id}`", *map(_waves, each)])
+            print(f"waves {name} {kernel_id}", flush=True)
+    return of_page(columns, body)
+
+
+def _waves(found: Sequence[CodeFacts]) -> str:
+    heavy = max(found, key=lambda one: (bool(one.matrix), one.registers))
+    scratch = max(one.scratch_bytes for one in found)
+    held = f"{heavy.occupancy.waves / SIMDS:.3g}, {heavy.occupancy.limit}"
+    return f"spills {scratch} B" if scratch else f"{heavy.registers}: {held}"
+
+
+def compiled(kernel: Any, row: Workload, config: Any, gpu: Gpu) -> list[CodeFacts]:
+    """The facts of a call's launches, which are not executed."""
+    batch, found = row.batches(1, "cpu")[0], []
+    features = row.features(batch)
+    workspace = kernel.workspace(row.shape, Capacity.of(batch), config)
+    with executing(gpu, lambda launch: found.append(read(launch))):
+        kernel.launch(batch, features, empty_output(batch, features), config, workspace)
+    return found
 
 
 def by_dies(gpu: Gpu) -> str:
@@ -196,7 +241,13 @@ def page(gpu: Gpu) -> tuple[str, list[str]]:
     table, wrong = by_call(gpu)
     heads = f"{SHAPE.num_query_heads}:{SHAPE.num_kv_heads}"
     told = {"title": gpu.title, "name": gpu.name, "arch": gpu.arch, "triton": triton.__version__}
-    parts = [INTRO.format(**told, heads=heads, lanes=SHAPE.head_size), "## A call", "", table]
+    short = {name: ", ".join(f"{q} of {keys}" for q, keys in lens) for name, (lens, _) in ROWS.items()}
+    batches = of_page(
+        (("row", False), ("query tokens of keys, executed", False), ("config for", False)),
+        [[name, short[name], large] for name, (_, large) in ROWS.items()],
+    )
+    parts = [INTRO.format(**told, heads=heads, lanes=SHAPE.head_size, batches=batches), "## A call", "", table]
+    parts += ["", "## Waves of a SIMD", "", WAVES_INTRO, "", by_waves(gpu)]
     if gpu.xcds > 1:
         parts += [
             "", "## Programs and dies", "",

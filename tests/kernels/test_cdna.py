@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from common import gpus
 from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.oracle.reference import reference
@@ -14,6 +15,7 @@ from common.serving.cdna import settled
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from common.spec.metadata import BatchStats
+from compare.static.helion_target import helion_as
 from compare.tune.space import Space, with_levers
 from dsl_helion.binding import loop_order
 from dsl_triton import adjustable_tile, q_block
@@ -122,6 +124,20 @@ def test_tiles_of_several_pages_are_read_by_keys():
         assert settled(prefill, shape, PROMPT, resolve("mi350")).gather == expected
 
 
+@pytest.mark.parametrize(("rows", "expected"), [(16, (1, 32)), (64, (2, 32)), (128, (4, 64))])
+def test_a_program_of_few_waves_has_small_tiles(rows, expected):
+    shape = AttentionShape(8, 8, 128, 16, torch.bfloat16)
+    found = settled(q_block.Config(rows, 64, 8), shape, PROMPT, resolve("mi300"))
+    assert (found.num_warps, found.tile_size) == expected
+
+
+def test_kernels_choose_warps_as_on_the_gpu_that_is_compiled_for():
+    cpu = torch.device("cpu")
+    with helion_as(resolve("mi300")):
+        assert gpus.warp_size(cpu) == 64
+    assert gpus.warp_size(cpu) == 32
+
+
 def test_the_decode_of_a_mixed_batch_streams(dsl):
     module = dsl.module("adjustable_tile")
     found = settled(module.DEFAULT, SHAPE, PROMPT, resolve("mi300"))
@@ -136,6 +152,6 @@ def test_a_space_has_the_levers_of_a_gpu_that_has_them(dsl, rung):
         Space(with_levers(dsl.module(rung).space(shape, gpu), gpu)) for gpu in map(resolve, ("mi300", "h200"))
     )
     waves = [name for name in amd.axes if name.endswith("waves_per_eu")]
-    assert waves and all(amd.axes[name] == [0, 1, 2, 4] for name in waves)
+    assert waves and all(amd.axes[name] == [0, 1, 2, 3, 4] for name in waves)
     assert all(len(nvidia.axes[name]) == 1 for name in waves)
     assert not [part for part in nvidia.parts if part.endswith("levers")]

@@ -1,26 +1,31 @@
 """AITER's two files alone, where AITER is not installed: its kernels are then compiled for a GPU that is not here.
 
-`unified_attention.py` (which chooses and launches) and `kernels.py` (`_triton_kernels/unified_attention.py` of the
-wheel) stand unchanged in a package `aiter_triton` on the path. What they import of AITER, the number of units and the
-dtype of an fp8, stands in for it while they are loaded. The project ships neither file.
+`unified_attention.py` (which chooses and launches; `attention/` in AITER) and `kernels.py` (AITER's
+`_triton_kernels/attention/unified_attention.py`) stand unchanged in a package `aiter_triton` on the path. What they
+import of AITER stands in for it while they are loaded: the arch, the number of units, the dtype of an fp8 and a
+kernel's name. The project ships neither file.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import torch
 
 from compare.competitors.baselines import bare_files
 
 BARE = "aiter_triton"
-UNITS = 304  # compute units of an MI300X, for which it chooses without a GPU
+ARCH, UNITS = "gfx942", 304  # an MI300X, for which it chooses without a GPU
 _TRITON = "aiter.ops.triton"
-_KERNELS, _LAUNCH = f"{_TRITON}._triton_kernels.unified_attention", f"{_TRITON}.unified_attention"
+_KERNELS, _LAUNCH = f"{_TRITON}._triton_kernels.attention.unified_attention", f"{_TRITON}.attention.unified_attention"
 
 
 def _units() -> int:
     return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else UNITS
+
+
+def _arch() -> SimpleNamespace:
+    return SimpleNamespace(name=ARCH, is_rdna=False)
 
 
 def load() -> ModuleType:
@@ -29,7 +34,10 @@ def load() -> ModuleType:
     held = {
         f"{_TRITON}.utils.device_info": {"get_num_sms": _units},
         f"{_TRITON}.utils.types": {"e4m3_dtype": torch.float8_e4m3fnuz},
-        f"{_TRITON}._triton_kernels": {},
+        f"{_TRITON}.utils._triton": {"arch_info": SimpleNamespace(get_arch=lambda: ARCH)},
+        f"{_TRITON}.utils._triton.kernel_repr": {"make_kernel_repr": lambda *_: None},
+        f"{_TRITON}._triton_kernels.flash_attn_triton_amd.utils": {"get_arch": _arch},
+        f"{_TRITON}._triton_kernels.attention": {},
     }
     with bare_files.standing_in(held):
         bare_files.execute(_KERNELS, folder / "kernels.py")

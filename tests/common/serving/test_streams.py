@@ -225,3 +225,11 @@ def test_each_stream_has_one_beside_it_that_no_other_has(monkeypatch):
     for raw in range(1000, 1000 + 2 * MOST_STREAMS):
         protocol.side_of(Stream(raw))
     assert len(protocol._sides) == MOST_STREAMS
+
+
+def test_on_rocm_all_launches_go_to_one_stream(monkeypatch):
+    """HIP's graphs put branches into one queue, or lose what orders them."""
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert protocol.side_stream(torch.device("cuda", 0)) is None
+    with protocol.beside(None):
+        protocol.join(None)

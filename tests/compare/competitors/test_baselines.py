@@ -197,7 +197,7 @@ def test_aiters_two_files_are_enough(monkeypatch, tmp_path):
     (folder / "kernels.py").write_text("from aiter.ops.triton.utils.types import e4m3_dtype\nkernel = e4m3_dtype\n")
     lines = (
         "from aiter.ops.triton.utils.device_info import get_num_sms",
-        "from aiter.ops.triton._triton_kernels.unified_attention import kernel",
+        "from aiter.ops.triton._triton_kernels.attention.unified_attention import kernel",
         "def unified_attention(): return get_num_sms(), kernel",
     )
     (folder / "unified_attention.py").write_text("\n".join(lines) + "\n")

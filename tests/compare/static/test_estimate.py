@@ -80,6 +80,14 @@ def test_redundant_matrix_work_costs():
     assert often.limiter == "matrix"
 
 
+def test_bank_conflicts_that_the_model_saw_cost():
+    plain = FACTS | {"arch": "gfx942", "shared_bytes": 8192, "loops": [LOOP | {"shared_reads": {"128": 64}}]}
+    met = plain | {"executed": {"lds clocks": 5000, "lds fewest": 1000}}
+    once, often = (estimate(workload("q8k"), "triton/q_block", Q_BLOCK, [fact], MI300) for fact in (plain, met))
+    assert often.us > 2 * once.us
+    assert often.limiter == "issue"
+
+
 def test_more_resident_programs_hide_latency():
     crowded = estimate(workload("64q1s4k"), "triton/q_block", Q_BLOCK, [FACTS | {"registers": 255}], H200)
     roomy = estimate(workload("64q1s4k"), "triton/q_block", Q_BLOCK, [FACTS], H200)

@@ -42,7 +42,7 @@ def test_what_a_record_keeps_of_a_launch():
 
 
 def test_the_plain_config_has_no_lever():
-    gpu, row = resolve("mi300"), Workload("", counts.ROWS["decode"], counts.SHAPE)
+    gpu, row = resolve("mi300"), Workload("", counts.ROWS["decode"][0], counts.SHAPE)
     for kernel_id in ("triton/auto", "helion/unpaged"):
         kernel = registry.load(kernel_id)
         before, after = (how(kernel_id, kernel, row, gpu) for how in (counts.plain, counts.settled))

@@ -1,0 +1,206 @@
+"""How far the estimate of an absent GPU may be trusted: the same estimate of GPUs that were here, beside their times.
+
+    python -m compare study estimates --out docs/results/h200/estimates.md
+    python -m compare study estimates --gpu mi300 --results results      of runs in results/mi300
+
+Every measured cell of docs/results/h200 and h100 has the facts of the code that was timed. The estimate
+(compare/static/estimate.py) follows from these, the workload and constants with a source each; none is fitted to a time.
+Exit codes: 0; 2 where a folder of runs cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from common import gpus
+from compare.analysis.cells import combined
+from compare.analysis.tables import of_page
+from compare.exits import OK, USAGE, say
+from compare.record.folder import ROOT
+from compare.record.records import Record, latest
+from compare.record.store import read_records
+from compare.static.estimate import SPREAD, Estimate, NoEstimate, estimate, machine_of
+from compare.workloads import Workload, suites
+from compare.workloads.cost import cost
+
+HELP = "the estimate of GPUs that were here beside their times: spread, rank, what limits"
+RESULTS, GPUS = ROOT / "docs" / "results", "h200,h100"
+FEWEST = 3  # points of a rank correlation
+APART = 1.25  # estimates that say which of two kernels is faster
+HALF = 0.5  # of a time; a resource that takes more is what the time was spent on
+SEEDS = 80  # of the drawn suite
+COLUMNS = (
+    ("", False), ("points", True), ("below the floor", True), ("measured / estimate 10%", True), ("50%", True),
+    ("90%", True), ("pairs in order", True), (f"{APART} apart", True), ("rank in a row", True),
+    ("rank over rows", True), ("limiter", True), ("first / best", True),
+)  # fmt: skip
+INTRO = """# Estimates against measurements: {gpus}
+
+Written by `python -m compare study estimates` from {points} measured cells of {runs} runs, those whose kernel the model
+has a rule for. It says how far the column `bound .. estimate x spread` of an absent GPU can be trusted. The times are
+those cells'; the estimate is made of the facts of the code that was timed (registers, shared memory, instructions and
+products of a loop), the workload, and the constants of `compare/static/estimate.py`, each with its source. None is
+fitted. On AMD's GPUs the conflicts of LDS banks that the ISA model saw are added.
+
+- below the floor: measured faster than distinct bytes and useful FLOPs allow at the vendor's peaks; 0 is right.
+- pairs in order: of two kernels or configs of one row and run, how often the one with the lower estimate was measured
+  faster, and how many pairs; a coin gives 50%. Then the pairs whose estimates are {apart} times apart.
+- rank: Spearman's correlation of estimates and times, the mean over rows of at least {fewest} kernels; over the rows of
+  a kernel.
+- limiter: a time tells what it was spent on where launches, bytes or products take half of it at sustained peaks; what
+  is left is issue or latency. The share of points where the estimate says the same.
+- first / best: of each row, the time of the kernel with the lowest estimate over the lowest time; the median.
+"""
+
+
+def rows() -> dict[str, Workload]:
+    """Every row of every suite, by its id."""
+    found = [row for name in suites.SUITES for row in suites.suite(name)]
+    found += [row for seed in range(SEEDS) for row in suites.unseen(seed)]
+    return {row.id: row for row in found}
+
+
+def records(gpu: str, results: Path) -> Iterator[tuple[str, Record]]:
+    """(run, record) of every measured cell of a GPU. Raises ValueError, OSError."""
+    for folder in sorted((results / gpu).iterdir()):
+        if any(folder.glob("cells.jsonl*")):
+            for record in combined(latest(read_records(folder / "cells.jsonl"))):
+                if record.timing is not None and record.gpu == gpu:
+                    yield folder.name, record
+
+
+def points(gpu: str, results: Path) -> list[dict[str, Any]]:
+    """A point for each measured cell of a GPU whose kernel has a rule. Raises UnknownGpu, ValueError, OSError."""
+    target = gpus.resolve(gpu)
+    known, found = rows(), []
+    for run, record in records(target.name, results):
+        row = known.get(record.workload.id)
+        if row is None:
+            continue
+        try:
+            said = estimate(row, record.kernel, record.config or {}, record.facts, target)
+        except NoEstimate:
+            continue
+        time_us = record.timing.median_us
+        found.append({
+            "gpu": target.name, "run": run, "row": row.id, "kind": row.kind, "kernel": record.kernel,
+            "features": "with features" if record.workload.features else "without features", "floor": said.floor_us,
+            "estimate": said.us, "measured": time_us, "right": limiter(said) == spent(row, said, time_us, target),
+        })  # fmt: skip
+    return found
+
+
+def measured(names: str = GPUS, results: Path = RESULTS) -> pd.DataFrame:
+    """The points of GPUs, by names with commas. Raises UnknownGpu; ValueError, where there are none; OSError."""
+    found = [point for gpu in names.split(",") for point in points(gpu, results)]
+    if not found:
+        raise ValueError(f"--results: found no measured cell with a rule in {results}, allowed a folder GPU/RUN of some")
+    return pd.DataFrame(found)
+
+
+def limiter(said: Estimate) -> str:
+    """What the estimate names, as far as a time can tell: issue and latency are both `other`."""
+    return said.limiter if said.limiter in ("launch", "bytes", "matrix") else "other"
+
+
+def spent(row: Workload, said: Estimate, time_us: float, gpu: gpus.Gpu) -> str:
+    """What a measured time was spent on: the resource that takes HALF of it at its sustained peak, else `other`."""
+    machine, needed = machine_of(gpu)[0], cost(row)
+    shares = {
+        "launch": sum(one.launch_us for one in said.launches),
+        "bytes": needed.bytes / (machine.sustained * gpu.hbm_gbps * 1e3),
+        "matrix": needed.flops / (gpu.bf16_tflops * 1e6),
+    }
+    name = max(shares, key=shares.__getitem__)
+    return name if shares[name] >= HALF * time_us else "other"
+
+
+def pairs(found: pd.DataFrame) -> pd.DataFrame:
+    """Of each pair of cells of one row and run: how far their estimates are apart, whether the times agree, and whether
+    they are one rung in both DSLs."""
+    made = []
+    for _, group in found.groupby(["gpu", "run", "row"]):
+        cells = zip(group.estimate, group.measured, group.kernel, strict=True)
+        for (a, x, one), (b, y, other) in itertools.combinations(cells, 2):
+            if a != b and x != y:
+                dsls = one != other and one.partition("/")[2] == other.partition("/")[2]
+                made.append((max(a, b) / min(a, b), (a < b) == (x < y), dsls))
+    return pd.DataFrame(made, columns=["apart", "agree", "dsls"])
+
+
+def in_order(found: pd.DataFrame) -> list[str]:
+    """How many of these pairs are in order, and of those whose estimates are APART."""
+    each = (found, found[found.apart >= APART])
+    return [f"{one.agree.mean():.0%} ({len(one)})" if len(one) else "" for one in each]
+
+
+def rank(found: pd.DataFrame, by: list[str]) -> float:
+    """The mean of Spearman's correlations of the groups that have at least FEWEST points."""
+    groups = [one for _, one in found.groupby(by) if len(one) >= FEWEST and one.estimate.nunique() > 1]
+    each = [one.estimate.rank().corr(one.measured.rank()) for one in groups]
+    return float(pd.Series(each, dtype=float).mean())
+
+
+def first(found: pd.DataFrame) -> float:
+    """The median over rows of the time of the lowest estimate over the lowest time."""
+    groups = [one for _, one in found.groupby(["gpu", "run", "row"]) if len(one) >= FEWEST]
+    each = [one.measured[one.estimate.idxmin()] / one.measured.min() for one in groups]
+    return float(pd.Series(each, dtype=float).median())
+
+
+def line(name: str, found: pd.DataFrame) -> list[Any]:
+    """A line of the page."""
+    ratio = found.measured / found.estimate
+    figures = [rank(found, ["gpu", "run", "row"]), rank(found, ["gpu", "run", "kernel"])]
+    return [
+        name, len(found), int((found.measured < found.floor).sum()), *(f"{ratio.quantile(q):.2f}" for q in (0.1, 0.5, 0.9)),
+        *in_order(pairs(found)), *("" if pd.isna(one) else f"{one:.2f}" for one in figures), f"{found.right.mean():.0%}",
+        "" if pd.isna(best := first(found)) else f"{best:.2f}",
+    ]  # fmt: skip
+
+
+def page(found: pd.DataFrame) -> str:
+    """The page of all points."""
+    both = pairs(found)
+    dsls = ["Triton beside Helion", *[""] * 5, *in_order(both[both.dsls]), *[""] * 4]
+    body = [line("all", found), line("without `naive`", found[~found.kernel.str.endswith("/naive")]), dsls]
+    for name in ("gpu", "kind", "features", "kernel"):
+        body += [line(f"`{value}`", found[found[name] == value]) for value in found[name].unique()]
+    named = ", ".join(gpus.resolve(name).title for name in found.gpu.unique())
+    told = {"gpus": named, "points": f"{len(found):,}", "runs": len(found.groupby(["gpu", "run"])), "apart": APART, "fewest": FEWEST}
+    return INTRO.format(**told) + "\n" + of_page(COLUMNS, body) + "\n"
+
+
+def spread(found: pd.DataFrame) -> dict[str, Any]:
+    """What reports print beside an estimate of an NVIDIA GPU (compare/static/estimate_spread.json)."""
+    ratio = found.measured / found.estimate
+    p10, p90 = (round(float(ratio.quantile(q)), 2) for q in (0.1, 0.9))
+    return {"p10": p10, "p90": p90, "points": len(found), "page": "docs/results/h200/estimates.md"}
+
+
+def options(new: argparse.ArgumentParser) -> None:
+    new.add_argument("--gpu", default=GPUS, help=f"with commas; default {GPUS}")
+    new.add_argument("--results", type=Path, default=RESULTS, help="where GPU/RUN lie; default docs/results")
+    new.add_argument("--out", type=Path, help="the page; else it is printed. Of the defaults, also the spread")
+
+
+def main(asked: argparse.Namespace) -> int:
+    try:
+        found = measured(asked.gpu, asked.results)
+    except (gpus.UnknownGpu, ValueError, OSError) as error:
+        say(error)
+        return USAGE
+    if asked.out is None:
+        print(page(found))
+        return OK
+    asked.out.write_text(page(found), encoding="utf-8")
+    if (asked.gpu, asked.results) == (GPUS, RESULTS):
+        SPREAD.write_text(json.dumps(json.loads(SPREAD.read_text()) | {"nvidia": spread(found)}, indent=1) + "\n")
+    return OK
