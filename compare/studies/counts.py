@@ -2,10 +2,10 @@
 
     python -m compare study counts --gpu mi300 --out docs/results/mi300/counts.md
 
-Decodes, drafts, a prompt and a mixed batch of a few hundred keys, under Triton's and Helion's `auto` and the others'
-Triton kernels where they are installed. Ours have the config that a batch of serving's size takes, so that the code is
-what serves it. `plain`: without the levers of CDNA; `settled`: with what common/serving/cdna.py makes of it on this GPU.
-Each call is judged by the checker. Nothing here is a time.
+Small batches of decodes, drafts, a prompt and both, under Triton's and Helion's `auto` and the others' Triton kernels
+where they are installed. Ours have the config that a batch of serving's size takes, so that the code is what serves it.
+`plain`: without the levers of CDNA; `settled`: as common/serving/cdna.py makes it on this GPU. Each call is judged by
+the checker. Nothing here is a time.
 Exit codes: 0; 1 where an output of ours is wrong; 2 usage.
 """
 
@@ -75,7 +75,7 @@ the one for a batch of serving's size. Others' kernels choose by the row. `plain
 """
 
 
-WAVES_INTRO = """`waves_per_eu` is how many waves of a SIMD the compiler must leave registers for; it is an axis of both DSLs' spaces.
+WAVES_INTRO = """`waves_per_eu` is how many waves of a SIMD the compiler must leave registers for, an axis of both spaces.
 Of the launch with products: registers of a lane, then the waves of a SIMD that registers and LDS allow, and which of
 them limits. A value that spills is dropped by the tuner and by `tune --rank`; `auto` leaves it to the compiler."""
 

@@ -4,7 +4,7 @@
     python -m compare study estimates --gpu mi300 --results results      of runs in results/mi300
 
 Every measured cell of docs/results/h200 and h100 has the facts of the code that was timed. The estimate
-(compare/static/estimate.py) follows from these, the workload and constants with a source each; none is fitted to a time.
+(compare/static/estimate.py) follows from these, the workload and constants with a source each; none is fitted.
 Exit codes: 0; 2 where a folder of runs cannot be read.
 """
 
@@ -101,7 +101,7 @@ def measured(names: str = GPUS, results: Path = RESULTS) -> pd.DataFrame:
     """The points of GPUs, by names with commas. Raises UnknownGpu; ValueError, where there are none; OSError."""
     found = [point for gpu in names.split(",") for point in points(gpu, results)]
     if not found:
-        raise ValueError(f"--results: found no measured cell with a rule in {results}, allowed a folder GPU/RUN of some")
+        raise ValueError(f"--results: found no measured cell with a rule in {results}, allowed folders GPU/RUN")
     return pd.DataFrame(found)
 
 
@@ -160,10 +160,14 @@ def line(name: str, found: pd.DataFrame) -> list[Any]:
     ratio = found.measured / found.estimate
     figures = [rank(found, ["gpu", "run", "row"]), rank(found, ["gpu", "run", "kernel"])]
     return [
-        name, len(found), int((found.measured < found.floor).sum()), *(f"{ratio.quantile(q):.2f}" for q in (0.1, 0.5, 0.9)),
-        *in_order(pairs(found)), *("" if pd.isna(one) else f"{one:.2f}" for one in figures), f"{found.right.mean():.0%}",
-        "" if pd.isna(best := first(found)) else f"{best:.2f}",
+        name, len(found), int((found.measured < found.floor).sum()),
+        *(f"{ratio.quantile(q):.2f}" for q in (0.1, 0.5, 0.9)),
+        *in_order(pairs(found)), *map(_figure, figures), f"{found.right.mean():.0%}", _figure(first(found)),
     ]  # fmt: skip
+
+
+def _figure(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:.2f}"
 
 
 def page(found: pd.DataFrame) -> str:
@@ -174,8 +178,8 @@ def page(found: pd.DataFrame) -> str:
     for name in ("gpu", "kind", "features", "kernel"):
         body += [line(f"`{value}`", found[found[name] == value]) for value in found[name].unique()]
     named = ", ".join(gpus.resolve(name).title for name in found.gpu.unique())
-    told = {"gpus": named, "points": f"{len(found):,}", "runs": len(found.groupby(["gpu", "run"])), "apart": APART, "fewest": FEWEST}
-    return INTRO.format(**told) + "\n" + of_page(COLUMNS, body) + "\n"
+    told = {"gpus": named, "points": f"{len(found):,}", "runs": len(found.groupby(["gpu", "run"]))}
+    return INTRO.format(**told, apart=APART, fewest=FEWEST) + "\n" + of_page(COLUMNS, body) + "\n"
 
 
 def spread(found: pd.DataFrame) -> dict[str, Any]:
