@@ -75,7 +75,8 @@ the one for a batch of serving's size. Others' kernels choose by the row. `plain
 """
 
 
-WAVES_INTRO = """`waves_per_eu` is how many waves of a SIMD the compiler must leave registers for, an axis of both spaces.
+WAVES_INTRO = """\
+`waves_per_eu` is how many waves of a SIMD the compiler must leave registers for, an axis of both DSLs.
 Of the launch with products: registers of a lane, then the waves of a SIMD that registers and LDS allow, and which of
 them limits. A value that spills is dropped by the tuner and by `tune --rank`; `auto` leaves it to the compiler."""
 
