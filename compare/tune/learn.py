@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -191,18 +191,34 @@ def _kind(point: Point) -> tuple[str, Any]:
 
 def portfolio(data: Data, dsl: str) -> dict[str, list[dict[str, Any]]]:
     """At most CONFIGS configs a kernel, without numbers of segments: by turns the one that was near the best of most
-    rows where none before it was. Measured: what a net favours is often what it errs on."""
+    rows where none before it was. Measured: what a net favours is often what it errs on. Configs that were best in the
+    other DSL follow: kernels mirror each other, and whoever has fewer logs is offered what the other found."""
+    rows = {of: _near_best(data, of, dsl) for of in (dsl, *(other for other in registry.DSLS if other != dsl))}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for kernel in columns.KERNELS:
+        chosen: list[str] = []
+        for of_kernel in (near[kernel] for near in rows.values()):
+            chosen = _covering(of_kernel, chosen)
+        if chosen:
+            found[kernel] = [json.loads(part) for part in chosen]
+    return found
+
+
+Rows = Mapping[str, set[tuple[int, int]]]  # (class, row) by the config that was near the best of the row
+
+
+def _near_best(data: Data, measured: str, dsl: str) -> Mapping[str, Rows]:
+    """By kernel, the rows that each config was near the best of in the DSL `measured`, as configs of `dsl`."""
     rows: dict[str, dict[str, set[tuple[int, int]]]] = defaultdict(lambda: defaultdict(set))
     timed = np.bincount(data.row[np.isfinite(data.us)], minlength=data.row.max() + 1)
     for point, loss, row in zip(data.points, data.loss, data.row, strict=True):
-        if point.row[0] != dsl or timed[row] < 2 or point.kernel.startswith("native"):
+        if point.row[0] != measured or timed[row] < 2 or point.kernel.startswith("native") or loss > np.log(NEAR):
             continue
         part, whole = _part(point.kernel, point.config), _default(dsl, point.kernel)
-        if part.keys() <= whole.keys() and loss <= np.log(NEAR):  # without a field that is gone
-            part = {name: value for name, value in part.items() if name not in FOLLOWS}
-            rows[point.kernel][json.dumps(whole | part, sort_keys=True)].add((power_of_two(point.shape.head_size), row))
-    known = [kernel for kernel in columns.KERNELS if rows[kernel]]
-    return {kernel: [json.loads(part) for part in _covering(rows[kernel])] for kernel in known}
+        if measured != dsl or part.keys() <= whole.keys():  # without a field that is gone
+            part = whole | {name: value for name, value in part.items() if name in _allowed(dsl, point.kernel, value)}
+            rows[point.kernel][json.dumps(part, sort_keys=True)].add((power_of_two(point.shape.head_size), row))
+    return rows
 
 
 @lru_cache(16)
@@ -211,21 +227,31 @@ def _default(dsl: str, kernel: str) -> dict[str, Any]:
     return _part(kernel, registry.config_dict(registry.load(f"{dsl}/{kernel}").DEFAULT))
 
 
-def _covering(rows: Mapping[str, set[tuple[int, int]]]) -> list[str]:
-    """Names, by turns the one with most rows that no earlier one has, while it has SEEN; first of all that of each
-    class of rows, whatever it has. rows: of each name (class, row)."""
-    chosen: list[str] = []
-    left = {name: set(of) for name, of in rows.items()}
-    classes = sorted({kind for of in rows.values() for kind, _ in of})
-    for kind in (*classes, *[None] * (CONFIGS - len(classes))):
+@lru_cache(1024)
+def _allowed(dsl: str, kernel: str, value: Any) -> frozenset[str]:
+    """Fields of a kernel's config that may have this value, but for those that follow from a batch."""
+    default = registry.load(f"{dsl}/{kernel}").DEFAULT
+    types = get_type_hints(type(default if kernel in ONE_LAUNCH else default.prefill))
+    words = {name: get_args(kind) for name, kind in types.items() if get_origin(kind) is Literal}
+    return frozenset(name for name in types if name not in FOLLOWS and value in words.get(name, (value,)))
+
+
+def _covering(rows: Rows, chosen: Sequence[str]) -> list[str]:
+    """`chosen` and further names, by turns the one with most rows that no earlier one has, while it has SEEN; where
+    none is chosen yet, first of all that of each class of rows, whatever it has."""
+    found = list(chosen)
+    had = set().union(*(rows.get(name, set()) for name in found))
+    left = {name: of - had for name, of in rows.items() if name not in found}
+    classes = [] if found else sorted({kind for of in rows.values() for kind, _ in of})
+    for kind in (*classes, *[None] * (CONFIGS - len(classes) - len(found))):
         of_kind = {name: sum(kind in (None, one) for one, _ in of) for name, of in left.items()}
         name = max(left, key=lambda one: (of_kind[one], len(rows[one]), one), default="")
         if not name or of_kind[name] < (SEEN if kind is None else 1):
             continue
         covered = left.pop(name)
-        chosen.append(name)
+        found.append(name)
         left = {one: of - covered for one, of in left.items()}
-    return chosen
+    return found
 
 
 def _part(kernel: str, config: Mapping[str, Any]) -> dict[str, Any]:

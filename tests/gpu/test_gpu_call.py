@@ -218,6 +218,7 @@ def test_a_kept_launch_lets_nothing_malformed_through(dsl, change):
         call(**asked)
     assert call.kept[0] >= 1
     name, made = LATER[change]
+    malformed = made(asked)
     with no_wait(), pytest.raises(SpecError) as refused:
-        call(**asked | {name: made(asked)})
+        call(**asked | {name: malformed})
     assert refused.value.argument == name

@@ -111,4 +111,4 @@ def test_gpu_native_gives_the_same_right_bits(first):
                 assert same_bits(found[:live], first_found), f"{case.name}: other bits in launch {launch}: {case.lens}"
         found = trial.judge(native.CONTRACT)
         assert found.ok, f"{case.name}: {found.reason}: {case.lens} {config}"
-        assert workspace.counters.tolist() == [0, 0]
+        assert workspace.counters[:2].tolist() == [0, 0]

@@ -106,13 +106,22 @@ def test_a_row_is_judged_by_a_net_that_saw_nothing_of_its_fold(tmp_path, monkeyp
 def test_a_portfolio_covers_what_no_single_config_does():
     of = {"many": "1234", "like it": "123", "few": "56", "one": "7"}
     near = {name: {(128, int(row)) for row in rows} for name, rows in of.items()}
-    assert learn._covering(near) == ["many", "few"]
-    assert learn._covering({"one": {(128, 7)}}) == ["one"]
+    assert learn._covering(near, []) == ["many", "few"]
+    assert learn._covering({"one": {(128, 7)}}, []) == ["one"]
+    assert learn._covering(near, ["one"]) == ["one", "many", "few"]
+
+
+def test_what_was_best_in_one_dsl_is_offered_to_the_other_in_its_fields(tmp_path):
+    data = learn.Data(learn.points([folder(tmp_path / "a", lines())], "triton"))
+    given, taken = (learn.portfolio(data, dsl)["parallel_softmax"] for dsl in ("triton", "helion"))
+    sizes = [[(part["block_m"], part["tile_size"], part["num_warps"]) for part in parts] for parts in (given, taken)]
+    assert sizes[0] and sizes[0] == sizes[1]
+    assert {part["gather"] for part in taken} == {"page"} and "overlap" not in taken[0]
 
 
 def test_a_portfolio_has_a_config_of_each_head_size():
     near = {"many": {(128, 1), (128, 2), (128, 3)}, "wide": {(512, 4)}}
-    assert learn._covering(near) == ["many", "wide"]
+    assert learn._covering(near, []) == ["many", "wide"]
 
 
 def test_beside_the_gluon_kernel_the_others_are_rows_of_their_own(tmp_path):
