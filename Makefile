@@ -21,6 +21,7 @@ help:  ## this list
 	@echo "  PYTHON=...      the Python whose torch and triton are used (python3)"
 	@echo "  PINNED=1        the pinned CPU set-up, whatever that Python has"
 	@echo "  LANE=newest     the tests that a release of triton or helion may break, with the newest tested ones"
+	@echo "  LANE=oldest     that the oldest tested triton compiles what is chosen"
 	@echo "  LANE=newest-torch   the same with the newest torch, whose wheels bring 3 GB; before each release"
 
 install:  ## the environment alone; `. .venv/bin/activate` then has diptych and diptych-check
@@ -35,7 +36,7 @@ gpu:  ## all that is measured on the GPU that is here, with PYTHON as it is; goe
 
 # The longest of these takes 40 s on an idle core; one that waits for ever is to fail by name, not to take the rest with it.
 test:  ## the tests of every day, on JOBS=2 processes
-	@$(RUN) -m pytest -m "$(if $(LANE),lane,not slow)" -n $(JOBS) --dist loadgroup --timeout 900 $(ARGS)
+	@$(RUN) -m pytest -m "$(if $(filter oldest,$(LANE)),compiles,$(if $(LANE),lane,not slow))" -n $(JOBS) --dist loadgroup --timeout 900 $(ARGS)
 
 test-slow:  ## the tests that take minutes, hours in all; ARGS='--part 1/8' is an eighth; then those of the newest torch
 	@$(RUN) -m pytest -m slow -n $(JOBS) --dist loadgroup $(ARGS)
@@ -66,5 +67,5 @@ docs-serve: $(DOCS)  ## the site at localhost:8000, made again when a page chang
 	@$(DOCS) serve
 
 clean:  ## remove the environments and what the tools left; results/ stays
-	rm -rf .venv .venv-pinned .venv-newest .venv-newest-torch .venv-docs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pinned .venv-oldest .venv-newest .venv-newest-torch .venv-docs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -51,8 +51,9 @@ def pytest_configure(config):
 
 def pytest_ignore_collect(collection_path, config):
     """A lane is 90 tests of 10 files: a file without its mark is not imported, which takes all of them 20 s."""
-    if config.getoption("markexpr") == "lane" and collection_path.match("test_*.py"):
-        return True if "mark.lane" not in collection_path.read_text(encoding="utf-8") else None
+    mark = config.getoption("markexpr")
+    if mark in ("lane", "compiles") and collection_path.match("test_*.py"):
+        return True if f"mark.{mark}" not in collection_path.read_text(encoding="utf-8") else None
     return None
 
 

@@ -277,7 +277,7 @@ def test_an_active_environment_of_the_project_is_no_host(environment, tmp_path, 
 
 
 def test_a_lane_holds_what_its_set_has_otherwise_than_the_pinned_one(environment):
-    assert set(environment.LANES) == {"newest", "newest-torch"}
+    assert set(environment.LANES) == {"oldest", "newest", "newest-torch"}
     pinned = environment.wanted_pins("pinned")
     for name, one in environment.LANES.items():
         held = pinned | environment.wanted_pins(name)

@@ -17,7 +17,7 @@ import numpy as np
 
 from common.choice import columns, cost
 from common.choice.legal import fitted_part
-from common.choice.model import Net
+from common.choice.model import Net, doubted
 from common.choice.portfolio import CUT, SHORT, Portfolio
 from common.choice.table import table
 from common.gpus import Gpu
@@ -110,10 +110,10 @@ class Learned:
         launch for short queries alone are none for a batch that has no others: SHORT is the same.
         """
         stats = coarse(stats)
-        ((rows, segments, lost, decode),) = self._ranked(shape, [stats], gpu, kernels)
+        ((rows, segments, lost, decode, level),) = self._ranked(shape, [stats], gpu, kernels)
         once = {(rows[i], segments[i]): i for i in range(len(rows))}  # two shares may be one number of segments
         found = [self._candidate(rows[i], segments[i], lost[i], decode) for i in sorted(once.values())]
-        found += [one for one in self._owned(shape, [stats], [decode], gpu, own) if one]
+        found += [one for one in self._owned(shape, [stats], [decode], [level], gpu, own) if one]
         kinds = [(one.kernel, one.config.get("prefill", one.config).get("block_m")) for one in found]
         order = apart(kinds, np.array([one.loss for one in found]))
         return [found[i] for i in order[:count]]
@@ -131,8 +131,9 @@ class Learned:
         for start in range(0, len(many), TOGETHER):
             of = [coarse(stats) for stats in many[start : start + TOGETHER]]
             ranked = list(self._ranked(shape, of, gpu, kernels))
-            others = self._owned(shape, of, [decode for *_, decode in ranked], gpu, own)
-            for (rows, segments, lost, decode), other in zip(ranked, others, strict=True):
+            decodes, levels = [one[3] for one in ranked], [one[4] for one in ranked]
+            others = self._owned(shape, of, decodes, levels, gpu, own)
+            for (rows, segments, lost, decode, _), other in zip(ranked, others, strict=True):
                 i = int(np.argmin(lost)) if len(rows) else None
                 one = None if i is None else self._candidate(rows[i], segments[i], lost[i], decode)
                 found.append(other if other and (one is None or other.loss < one.loss) else one)
@@ -143,15 +144,17 @@ class Learned:
         shape: AttentionShape,
         many: Sequence[BatchStats],
         decodes: Sequence[dict[str, Any] | None],
+        levels: Sequence[np.ndarray],
         gpu: Gpu,
         own: Own | None,
     ) -> list[Candidate | None]:
-        """The candidate of each batch whose config the kernel makes."""
+        """The candidate of each batch whose config the kernel makes. levels: of the others, as `_ranked` has them."""
         if own is None:
             return [None] * len(many)
         configs = [own.config(stats, decode) for stats, decode in zip(many, decodes, strict=True)]
         made = columns.configs([(own.kernel, config) for config in configs], self.dsl)
-        lost = self._lost(columns.batches([(shape, stats, gpu) for stats in many]), made)
+        batch = columns.batches([(shape, stats, gpu) for stats in many])
+        lost, _ = self._lost(batch, made, np.stack(levels, axis=1))
         return [Candidate(own.kernel, *one) for one in zip(configs, lost.tolist(), strict=True)]
 
     def _candidate(self, row: int, segments: float, loss: float, decode: dict[str, Any] | None) -> Candidate:
@@ -159,17 +162,18 @@ class Learned:
 
     def _ranked(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu, kernels: Collection[str] | None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any] | None]]:
-        """(row, segments, loss) of each candidate of each batch, and the config of its short queries beside prompts."""
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any] | None, np.ndarray]]:
+        """(row, segments, loss) of each candidate of each batch, the config of its short queries beside prompts, and
+        what each member of the net says of all its candidates on average; None without any."""
         apart_for = [i for i, stats in enumerate(many) if stats.max_query_len > SHORT_QUERY]
         found: dict[int, Any] = {}
         if apart_for:
             configs, decode = self._short(shape, [many[i] for i in apart_for], gpu)
-            rows, segments, lost = self._losses(shape, [many[i] for i in apart_for], gpu, kernels, decode)
-            found = {i: (rows, segments[n], lost[n], configs[n]) for n, i in enumerate(apart_for)}
+            rows, segments, lost, level = self._losses(shape, [many[i] for i in apart_for], gpu, kernels, decode)
+            found = {i: (rows, segments[n], lost[n], configs[n], level[n]) for n, i in enumerate(apart_for)}
         if short := [i for i in range(len(many)) if i not in found]:
-            rows, segments, lost = self._losses(shape, [many[i] for i in short], gpu, kernels, None)
-            found |= {i: (rows, segments[n], lost[n], None) for n, i in enumerate(short)}
+            rows, segments, lost, level = self._losses(shape, [many[i] for i in short], gpu, kernels, None)
+            found |= {i: (rows, segments[n], lost[n], None, level[n]) for n, i in enumerate(short)}
         return (found[i] for i in range(len(many)))
 
     def _losses(
@@ -179,21 +183,27 @@ class Learned:
         gpu: Gpu,
         kernels: Collection[str] | None,
         decode: columns.Columns | None,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """row [candidate], segments and losses [batch, candidate]."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """row [candidate], segments and losses [batch, candidate], and levels [batch, member]."""
         batch = columns.batches([(shape, stats, gpu) for stats in many])
         rows, segments, made = self.portfolio.candidates(batch, kernels, decode)
         wide = {name: value[:, None] for name, value in batch.items()}
-        lost = self._lost(wide, made) if len(rows) else np.zeros(0)
-        return rows, segments, lost.reshape(len(many), len(rows))
+        if not len(rows):
+            return rows, segments, np.zeros((len(many), 0)), np.zeros((len(many), len(self.net.members)))
+        lost, level = self._lost(wide, made)
+        return rows, segments, lost, level[..., 0].T
 
-    def _lost(self, batch: columns.Columns, made: columns.Columns) -> np.ndarray:
-        """What the net says, rounded: configs that the columns do not tell apart lose the same, in any batch. What
-        leaves a long program alone or multiplies padding comes behind all that does not."""
+    def _lost(
+        self, batch: columns.Columns, made: columns.Columns, level: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What the net says [batch, candidate] or [batch], rounded: configs that the columns do not tell apart lose the
+        same, in any batch; and the level of the candidates, unless given. What leaves a long program alone or
+        multiplies padding comes behind all that does not."""
         launched = columns.launches(batch, made)
-        lost = self.net.losses(table(batch, made, self.constants, launched)).round(DIGITS)
         wasteful = columns.alone(batch, made, launched) | columns.is_padded(batch, made)
-        return lost + WASTEFUL * wasteful.ravel()
+        told = self.net.answers(table(batch, made, self.constants, launched)).reshape(-1, *wasteful.shape)
+        level = told.mean(axis=-1, keepdims=True) if level is None else level
+        return doubted(told, level).round(DIGITS) + WASTEFUL * wasteful, level
 
     def _short(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu
@@ -201,7 +211,7 @@ class Learned:
         """What serves the short queries beside prompts, and its columns [batch]: the best for them alone, without a
         reduction of segments where no decode is expected."""
         of, alone = self.portfolio, [_decodes(stats) for stats in many]
-        rows, segments, lost = self._losses(shape, alone, gpu, {SHORT}, None)
+        rows, segments, lost, _ = self._losses(shape, alone, gpu, {SHORT}, None)
         if len(rows):
             best = lost.argmin(axis=1)
             cut = [segments[n, i] if many[n].num_decodes else 1 for n, i in enumerate(best)]

@@ -2,7 +2,8 @@
 
 The net is data, fitted to timed candidates by `python -m compare tune --fit` (compare/tune/learn.py): the mean of a few
 perceptrons of two hidden layers, each from another start. Nothing in a file is executed. Its answer is
-log(time / least time) of a row but for a number that is the same for all candidates of a batch: it ranks.
+log(time / least time) of a row but for a number that is the same for all candidates of a batch: it ranks. Where its
+members disagree, logs say little: such a candidate comes behind one that they agree on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 LIMIT = 4.0  # standard deviations, beyond which a column says no more: what lies outside of the logs is as their edge
 LAYERS = 3
 MOST_MEMBERS, MOST_WIDTH = 16, 512
+DOUBT = 0.5  # standard deviations between members that a candidate loses: held out, 0 picks worse and 1 no better
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ class Net:
     scale: np.ndarray
     members: tuple[tuple[tuple[np.ndarray, np.ndarray], ...], ...]
 
-    def losses(self, table: np.ndarray) -> np.ndarray:
-        """[row] of a table [row, column]."""
+    def answers(self, table: np.ndarray) -> np.ndarray:
+        """[member, row] of a table [row, column]."""
         x = np.clip((table - self.mean) / self.scale, -LIMIT, LIMIT).astype(np.float32)
-        return sum(_forward(x, layers) for layers in self.members) / len(self.members)
+        return np.stack([_forward(x, layers) for layers in self.members])
 
     def plain(self) -> dict[str, Any]:
         """As the JSON of a file, to five significant digits."""
@@ -48,6 +50,12 @@ class Net:
         if not isinstance(plain["members"], list) or not 0 < len(plain["members"]) <= MOST_MEMBERS:
             raise ValueError(f"net: found other than 1 to {MOST_MEMBERS} members")
         return cls(mean, scale, tuple(_layers(member, columns) for member in plain["members"]))
+
+
+def doubted(answers: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """What candidates lose: the mean of the members [member, ...], and more where they disagree. level [member, ...]:
+    what each says of all candidates of the batch on average, in which members differ without a meaning."""
+    return answers.mean(axis=0) + DOUBT * (answers - level).std(axis=0)
 
 
 def _forward(x: np.ndarray, layers: tuple[tuple[np.ndarray, np.ndarray], ...]) -> np.ndarray:

@@ -24,7 +24,7 @@ import torch
 
 from common.choice import columns, cost
 from common.choice.learned import LABEL, WIDTH, apart
-from common.choice.model import LIMIT, Net
+from common.choice.model import LIMIT, Net, doubted
 from common.choice.portfolio import ONE_LAUNCH
 from common.choice.table import table
 from common.gpus import Gpu, resolve
@@ -75,6 +75,12 @@ class Data:
         x = np.clip((self.table[at] - mean) / scale, -LIMIT, LIMIT)
         members = [trained(x, self.loss[at], self.row[at], SEED + number) for number in range(NETS)]
         return Net(mean, scale, tuple(members))
+
+    def told(self, net: Net, at: np.ndarray) -> np.ndarray:
+        """What a net says that these points lose, which are whole rows."""
+        answers, row = net.answers(self.table[at]), self.row[at]
+        count = np.maximum(np.bincount(row), 1)
+        return doubted(answers, np.stack([(np.bincount(row, weights=one) / count)[row] for one in answers]))
 
 
 def _without_native(points: Sequence[Point]) -> list[Point]:
@@ -160,7 +166,7 @@ def unseen(data: Data, fold: Callable[[Point], str]) -> np.ndarray:
     for which in range(FOLDS):
         out, others = np.flatnonzero(folds == which), np.flatnonzero(folds != which)
         if len(out) and len(others):  # one seed, or one shape: nothing is held out
-            found[out] = data.fit(others).losses(data.table[out])
+            found[out] = data.told(data.fit(others), out)
     return found
 
 

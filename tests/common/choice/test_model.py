@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from common.choice.model import LIMIT, Net
+from common.choice.model import DOUBT, LIMIT, Net, doubted
 
 
 def made(columns=3, hidden=5, members=2, seed=0):
@@ -19,10 +19,11 @@ def made(columns=3, hidden=5, members=2, seed=0):
     return Net(np.zeros(columns, np.float32), np.ones(columns, np.float32), tuple(layers))
 
 
-def test_it_is_the_mean_of_its_members():
-    whole, table = made(), np.random.default_rng(1).normal(0, 1, (20, 3)).astype(np.float32)
-    each = [Net(whole.mean, whole.scale, (one,)).losses(table) for one in whole.members]
-    assert np.allclose(whole.losses(table), np.mean(each, axis=0))
+def test_what_members_agree_on_comes_before_what_they_do_not_and_their_levels_say_nothing():
+    level = np.array([[0.0], [3.0]])  # of two members
+    agreed, doubtful = np.array([0.1, 0.1]), np.array([-0.1, 0.3])
+    lost = doubted(np.stack([agreed, doubtful], axis=1) + level, level)
+    assert lost[0] < lost[1] and np.allclose(lost, [0.1 + 1.5, 0.1 + 1.5 + DOUBT * 0.2])
 
 
 def test_a_member_is_what_torch_says_of_its_layers():
@@ -33,19 +34,19 @@ def test_a_member_is_what_torch_says_of_its_layers():
     for number, (weights, biases) in enumerate(net.members[0]):
         x = x @ torch.tensor(weights) + torch.tensor(biases)
         x = torch.nn.functional.silu(x) if number < 2 else x
-    assert np.allclose(net.losses(table), x[:, 0].numpy(), atol=1e-5)
+    assert np.allclose(net.answers(table)[0], x[:, 0].numpy(), atol=1e-5)
 
 
 def test_what_lies_outside_of_the_logs_is_as_their_edge():
     net = made()
     far, edge = np.full((1, 3), 1e30, np.float32), np.full((1, 3), LIMIT, np.float32)
-    assert np.array_equal(net.losses(far), net.losses(edge))
+    assert np.array_equal(net.answers(far), net.answers(edge))
 
 
 def test_what_was_written_down_ranks_as_before():
     net, table = made(7, 16, 3), np.random.default_rng(1).normal(0, 1, (50, 7)).astype(np.float32)
-    again = Net.of(net.plain(), 7).losses(table)
-    assert np.allclose(again, net.losses(table), atol=1e-3)
+    again = Net.of(net.plain(), 7).answers(table)
+    assert np.allclose(again.mean(axis=0), net.answers(table).mean(axis=0), atol=1e-3)
 
 
 def changed(**changes):

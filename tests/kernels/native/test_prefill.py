@@ -231,6 +231,7 @@ def test_short_queries_are_split_where_units_are_left(lens, segments):
 
 # products of a first tile's scores, a masked and a plain step of scores and values, the last tile's values
 @pytest.mark.slow
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("shape", "ask", "segments", "products"),
     [
