@@ -12,7 +12,7 @@ COMPILE = "compare.static.compile"
 TUNE_COMPILE, TUNE_WORKER, TUNE_HELION = "compare.tune.compile", "compare.tune.worker", "compare.tune.helion"
 COST_COMPILE = "compare.studies.costs.compile"
 MUTATION = "compare.studies.mutation.worker"
-PROBE = "compare.fleet.probe"
+ENGINE, PROBE = "compare.studies.engine.child", "compare.fleet.probe"
 CHILDREN = (
     WORKER,
     COMPILE,
@@ -21,6 +21,7 @@ CHILDREN = (
     TUNE_HELION,
     COST_COMPILE,
     MUTATION,
+    ENGINE,
     PROBE,
 )
 

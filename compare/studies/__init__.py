@@ -1,4 +1,4 @@
-"""Studies: questions beside speed, one a file: costs, sizes, races, the checker itself.
+"""Studies: questions beside speed, one a file: costs, sizes, races, a server, the checker itself.
 
 In: the kernels, the compilers, committed runs. Out: tables and rows that pages and reports quote.
 """
@@ -12,6 +12,7 @@ NAMED = {
     "sanitize": "compare.studies.sanitize",
     "stress": "compare.studies.stress",
     "sizes": "compare.studies.sizes",
+    "engine": "compare.studies.engine.engine",
     "alarms": "compare.studies.alarms",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",

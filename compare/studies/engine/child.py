@@ -1,0 +1,213 @@
+"""The process of one engine: reads its task from stdin, imports vLLM, waits for the GPU, measures, prints a row a line.
+
+    python -m compare.studies.engine.child < TASK
+
+Importing takes longer than many a row, so the next engine's process does it while the one before it measures; the lock
+of a file lets one after the other at the GPU.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from compare.studies.engine import measure
+from compare.studies.engine.model import SIZES, Sizes, fill
+from compare.workloads.trace import Request
+
+BACKENDS = {"fa3": "FLASH_ATTN", "vllm_triton": "TRITON_ATTN"}  # any other name is a kernel's id, served by ours
+GRAPHS = {"full": "FULL_AND_PIECEWISE", "partial": "PIECEWISE", "eager": "NONE"}
+CAPTURED = [1, 2, 4, 8, *range(16, 257, 16)]
+FORMAT = "diptych_counter"
+SHORT = 800  # tokens out; up to these passes are repeated
+LONG = 1  # the number of the pass to the longest length
+
+
+def say(row: dict[str, Any]) -> None:
+    sys.__stdout__.write(json.dumps(row) + "\n")
+    sys.__stdout__.flush()
+
+
+def environment(task: dict[str, Any]) -> dict[str, str]:
+    """The environment variables that vLLM and our adapter read."""
+    own = {} if task["name"] in BACKENDS else {"DIPTYCH_KERNEL": task["name"]}
+    return {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_BREAKABLE_CUDAGRAPH": "1", "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1", **own,
+        **task.get("environment", {}),
+    }  # fmt: skip
+
+
+def register(sizes: Sizes) -> None:
+    """Register our backend and the loader that makes the counting model's weights."""
+    from vllm.model_executor.model_loader import register_model_loader
+    from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+
+    from common.engines import vllm as plugin
+
+    plugin.register()
+
+    class Loader(BaseModelLoader):
+        def download_model(self, model_config: Any) -> None:
+            """Download nothing; `load_weights` makes the weights."""
+
+        def load_weights(self, model: Any, model_config: Any) -> None:
+            fill(model.named_parameters(), sizes)
+
+    register_model_loader(FORMAT)(Loader)
+
+
+class Vllm:
+    """vLLM's engine in this process, as a measure.Engine."""
+
+    def __init__(self, task: dict[str, Any], sizes: Sizes) -> None:
+        from vllm import LLM
+
+        self.vocabulary = sizes.vocabulary
+        with tempfile.TemporaryDirectory() as folder:
+            text = json.dumps(sizes.config(task["max_seq_len"]))
+            (Path(folder) / "config.json").write_text(text, encoding="utf-8")
+            self._llm = LLM(
+                model=folder, load_format=FORMAT, dtype="bfloat16", block_size=16, skip_tokenizer_init=True,
+                attention_backend=BACKENDS.get(task["name"], "CUSTOM"), enable_prefix_caching=False,
+                max_model_len=task["max_seq_len"], max_num_seqs=task["max_seqs"], gpu_memory_utilization=task["memory"],
+                max_num_batched_tokens=task["max_tokens"], disable_log_stats=True, seed=0,
+                compilation_config={"cudagraph_mode": GRAPHS[task["graphs"]], "cudagraph_capture_sizes": CAPTURED},
+            )  # fmt: skip
+        self.engine = self._llm.llm_engine
+
+    def add(self, name: str, prompt: list[int], count: int, logprobs: bool) -> None:
+        from vllm import SamplingParams
+
+        how = SamplingParams(
+            temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False, logprobs=0 if logprobs else None
+        )
+        self.engine.add_request(name, {"prompt_token_ids": prompt}, how)
+
+    def step(self) -> list[tuple[str, Sequence[int], Sequence[float] | None]]:
+        heard = []
+        for output in self.engine.step():
+            said = output.outputs[0]
+            values = None
+            if said.logprobs:
+                values = [one[token].logprob for one, token in zip(said.logprobs, said.token_ids, strict=True)]
+            heard.append((output.request_id, said.token_ids, values))
+        return heard
+
+
+class Compiles:
+    """Counts Triton's compilations from now on; a warm engine has none."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        try:
+            from triton import knobs
+        except ImportError:
+            return
+        before = knobs.runtime.jit_post_compile_hook
+
+        def hook(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            return before(*args, **kwargs) if before is not None else None
+
+        knobs.runtime.jit_post_compile_hook = hook
+
+
+def about(task: dict[str, Any]) -> dict[str, Any]:
+    """The fields of every row: engine, model, GPU, versions."""
+    from importlib import metadata
+
+    import torch
+
+    versions = {name: metadata.version(name) for name in ("vllm", "triton")} | {"torch": torch.__version__}
+    who = {"engine": task["name"], "graphs": task["graphs"], "model": task["model"]}
+    return who | {"gpu": torch.cuda.get_device_name()} | versions
+
+
+def plans() -> dict[str, Any]:
+    """Our adapter's warm-up: launches, seconds, and later calls that the warm-up had not met."""
+    backend = sys.modules.get("common.engines.vllm_backend")
+    servers = [server for _, server in backend._servers.values()] if backend is not None else []
+    if not servers:
+        return {}
+    return {
+        "warmed": sum(one.warmed for one in servers), "warm_s": round(sum(one.seconds for one in servers), 2),
+        "unmet": sum(one.unmet for one in servers),
+    }  # fmt: skip
+
+
+def work(task: dict[str, Any]) -> None:
+    sizes = SIZES[task["model"]]
+    began = time.monotonic()
+    import vllm  # noqa: F401 - the slow half of a start
+
+    register(sizes)
+    imported = time.monotonic() - began
+    with open(task["lock"], "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        began = time.monotonic()
+        engine = Vllm(task, sizes)
+        said = about(task)
+        compiles = Compiles()
+        for _ in measure.latency(engine, [16], -1):
+            pass
+        start = {"part": "start", "import_s": imported, "start_s": time.monotonic() - began}
+        say(said | start | plans() | {"first_compiles": compiles.count})
+        for row in rows(engine, task):
+            say(said | row | plans() | {"compiles": compiles.count})
+            compiles.count = 0
+
+
+def steps(task: dict[str, Any]) -> Iterator[tuple[str, int, list[int]]]:
+    """(part, pass, lengths) of a task's measurements, the most informative first, because time may run out.
+
+    Pass LONG goes to the longest length, whatever the number of `repeats` of the short lengths: a later call with more
+    repeats continues.
+    """
+    parts, lengths = task["parts"], task["lengths"]
+    short = [n for n in lengths if n <= SHORT]
+    if "logprobs" in parts:
+        yield "logprobs", 0, []
+    numbers = [number for number in range(task["repeats"] + 1) if number != LONG]
+    passes = [("latency", number, short) for number in numbers[: task["repeats"]] if short and "latency" in parts]
+    yield from passes[:1]
+    if "latency" in parts and len(short) < len(lengths):
+        yield "latency", LONG, lengths
+    if "serving" in parts:
+        yield "serving", 0, []
+    yield from passes[1:]
+
+
+def rows(engine: measure.Engine, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the task's remaining steps."""
+    for part, number, lengths in task.get("steps", steps(task)):
+        if part == "logprobs":
+            yield measure.logprobs(engine)
+        elif part == "latency":
+            yield from measure.latency(engine, lengths, number)
+        else:
+            requests = [Request(0.0, *one) for one in task["requests"]]
+            for one in range(task["serving_passes"]):
+                yield measure.serving(engine, requests, one, task["serving_limit_s"])
+
+
+def main() -> None:
+    """Run the task from stdin; exits with 0 after the last row."""
+    task = json.loads(sys.stdin.readline())
+    sys.stdout = sys.stderr  # the engine's prints go to the log
+    os.environ.update(environment(task))
+    work(task)
+    sys.__stdout__.flush()
+    os._exit(0)  # do not join the engine's threads
+
+
+if __name__ == "__main__":
+    main()

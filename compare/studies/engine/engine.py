@@ -1,0 +1,261 @@
+"""Our kernels inside vLLM: the paper's Figure 9 (500 tokens in, N out) and a trace of requests, every token checked.
+
+    python -m compare study engine [--engines fa3:full,triton/auto:full,...] [--trace FILE] [--out DIR]
+    python -m compare study engine --render
+
+An engine is NAME:GRAPHS: a kernel's id (triton/auto, triton/native.auto, helion/auto, ...), fa3 or vllm_triton, with
+full, partial or eager graphs. Each is a vLLM in a process of its own, one at the GPU at a time; the next one imports
+meanwhile. docs/results/<gpu>/engine has a row a measurement, figures and a page of them. What was measured is not
+measured again: of our kernels while their sources are the same, of fa3 and vllm_triton while the versions are.
+Exit codes: 0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common import gpus
+from common.engines.options import kernel_of
+from common.process import Child, Lost
+from common.spec import SpecError
+from common.versions import Unsuitable
+from compare.exits import NO_GPU, NOTHING, OK, USAGE, WRONG, say, terminable
+from compare.process import children
+from compare.record import folder as run_folder
+from compare.record.store import Busy, Lines
+from compare.studies.engine import child, page
+from compare.studies.engine.child import BACKENDS, GRAPHS
+from compare.workloads import trace
+from compare.workloads.numbers import positive
+
+HELP = "our kernels inside vLLM: latency by output length, a trace of requests, every token checked"
+ENGINES = (
+    "fa3:full,triton/auto:full,triton/native.auto:full,vllm_triton:full,fa3:partial,triton/auto:partial,"
+    "helion/auto:full,vllm_triton:partial,helion/auto:partial"
+)
+LENGTHS = "100,400,800,1600,3200,6400"
+PARTS = ("logprobs", "latency", "serving")
+LINES = "engine.jsonl"
+PROMPT, MAX_SEQ_LEN = 500, 8192  # tokens
+PASSES = 2  # over the requests of a trace
+REPEATS = 3  # passes up to 800 tokens out
+REQUESTS = 300  # of a trace
+SERVING_LIMIT_S = 120.0  # of one pass over them
+
+
+def engines_of(text: str) -> list[tuple[str, str]]:
+    """(name, graphs) of each engine. Raises SpecError naming an unknown one."""
+    found = []
+    for one in filter(None, map(str.strip, text.split(","))):
+        name, _, graphs = one.partition(":")
+        if graphs not in GRAPHS:
+            raise SpecError("--engines", repr(one), f"NAME:{', NAME:'.join(GRAPHS)}")
+        if name not in BACKENDS:
+            kernel_of(name)
+        found.append((name, graphs))
+    if not found:
+        raise SpecError("--engines", repr(text), "at least one NAME:GRAPHS")
+    return found
+
+
+def requests_of(path: Path, count: int, longest: int) -> list[tuple[int, int]]:
+    """(prompt, generated) of the first requests of a trace that fit. Raises trace.TraceError."""
+    fitting = [(one.prompt, one.generated) for one in trace.read(path) if one.prompt + one.generated <= longest]
+    return [one for one in fitting if min(one) > 0][:count]
+
+
+def sources() -> str:
+    """A hash of our kernels and adapters; rows of other sources do not count as measured."""
+    found = hashlib.sha256()
+    for package in ("common", "dsl_triton", "dsl_helion"):
+        for path in sorted((run_folder.ROOT / package).rglob("*.py")):
+            found.update(str(path.relative_to(run_folder.ROOT)).encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """The versions that identify rows of vLLM's own backends."""
+    found = {name: metadata.version(name) for name in ("vllm", "triton") if importlib.util.find_spec(name)}
+    return found | {"torch": torch.__version__}
+
+
+class Run:
+    """The rows of a folder, and which steps are still to be measured."""
+
+    def __init__(self, out: Path, source: str, made_by: dict[str, str]) -> None:
+        self._file, self.source, self._made_by = Lines(out / LINES), source, made_by
+        self.rows = page.read(out / LINES)
+        self._mutex = threading.Lock()
+
+    def left(self, task: dict[str, Any]) -> dict[str, Any] | None:
+        """The task with its unmeasured steps; None if all are measured with these sources and versions."""
+        mine = [row for row in self.rows if self._counts(row, task)]
+        steps = [one for one in (_left(mine, task, *step) for step in child.steps(task)) if one is not None]
+        return task | {"steps": steps} if steps else None
+
+    def _counts(self, row: dict[str, Any], task: dict[str, Any]) -> bool:
+        """Whether a row was measured on the task's engine with the present sources or versions."""
+        if (row["engine"], row["graphs"]) != (task["name"], task["graphs"]) or row["part"] in page.STATES:
+            return False
+        if row.get("model", task["model"]) != task["model"]:
+            return False
+        if task["name"] in BACKENDS:
+            return all(row.get(name) == version for name, version in self._made_by.items())
+        return row.get("source") == self.source
+
+    def add(self, row: dict[str, Any]) -> None:
+        with self._mutex:
+            line = row | {"source": self.source}
+            self._file.append(json.dumps(line, separators=(",", ":")))
+            self.rows.append(line)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _left(rows: Sequence[dict[str, Any]], task: dict[str, Any], part: str, number: int, lengths: list[int]) -> Any:
+    """The part of a step (child.steps) that no row answers; None where all of it is answered. The passes over requests
+    belong together: the second measures an engine that has served the first."""
+    mine = [row for row in rows if row["part"] == part]
+    if part == "latency":
+        there = {row["n"] for row in mine if row["pass"] == number}
+        lengths = [n for n in lengths if n not in there]
+        done = not lengths
+    elif part == "serving":
+        there = {row["pass"] for row in mine if row["requests"] == len(task["requests"])}
+        done = there >= set(range(task["serving_passes"]))
+    else:
+        done = bool(mine)
+    return None if done else (part, number, lengths)
+
+
+def one_engine(
+    run: Run, task: dict[str, Any], deadline: float, began: threading.Event, command: Sequence[str],
+    said: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Run an engine's process and keep its rows. began: set at its first row or at its end."""
+    name = f"{task['name']}:{task['graphs']}"
+    process = Child(command, dict(os.environ), name=name)
+    try:
+        process.send(json.dumps(task).encode())
+        while True:
+            row = json.loads(process.line(max(deadline - time.time(), 1.0)))
+            began.set()
+            run.add(row)
+            said(f"{name}: {page.told(row)}")
+    except Lost as lost:
+        who = {"engine": task["name"], "graphs": task["graphs"]}
+        if lost.code == 0:
+            run.add({"part": "end", "parts": task["parts"]} | who)
+        elif time.time() >= deadline:
+            run.add({"part": "cut", "status": "cut", "reason": "the time given by --budget was over"} | who)
+            said(f"{name}: cut: the time given by --budget was over; the next call goes on with what is left")
+        else:
+            tail = lost.log_tail[-600:]
+            run.add({"part": "lost", "status": lost.status, "reason": lost.reason, "log": tail} | who)
+            said(f"{name}: {lost.status}: {lost.reason}\n{tail}")
+    finally:
+        process.end()
+        began.set()
+
+
+def all_engines(run: Run, tasks: Sequence[dict[str, Any]], deadline: float, command: Sequence[str]) -> None:
+    """Measure the engines one after another; the next process imports while one measures."""
+    threads = []
+    for task in tasks:
+        if time.time() > deadline:
+            print(f"left out: {task['name']}:{task['graphs']}", file=sys.stderr)
+            continue
+        began = threading.Event()
+        arguments = (run, task, deadline, began, command, lambda text: print(text, file=sys.stderr, flush=True))
+        threads.append(threading.Thread(target=one_engine, args=arguments, daemon=True))
+        threads[-1].start()
+        while not began.wait(0.2):
+            pass
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.2)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engines", default=ENGINES, metavar="LIST", help=f"NAME:GRAPHS,... (default {ENGINES})")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default all)")
+    parser.add_argument("--lengths", default=LENGTHS, help=f"tokens out (default {LENGTHS})")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="requests to serve; without it that part is left out"
+    )
+    parser.add_argument("--budget", type=positive, default=math.inf, metavar="S", help="all ends after so many s")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default docs/results/<gpu>/engine)")
+    parser.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
+    parser.add_argument("--render", action="store_true", help="figures and page from the rows that are there; no GPU")
+
+
+def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock: Path) -> list[dict[str, Any]]:
+    """The tasks of all engines' processes. Raises SpecError, trace.TraceError, ValueError."""
+    lengths = sorted({int(n) for n in asked.lengths.split(",")})
+    parts = [part.strip() for part in asked.parts.split(",")]
+    for part in parts:
+        if part not in PARTS:
+            raise SpecError("--parts", repr(part), ", ".join(PARTS))
+    if lengths[0] < 1 or lengths[-1] + PROMPT > MAX_SEQ_LEN:
+        raise SpecError("--lengths", asked.lengths, f"1 to {MAX_SEQ_LEN - PROMPT}")
+    requests = []
+    if asked.trace is not None:
+        requests = requests_of(asked.trace, REQUESTS, MAX_SEQ_LEN)
+    parts = [part for part in parts if part != "serving" or requests]
+    return [
+        {
+            "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": REPEATS,
+            "requests": requests, "serving_passes": PASSES, "serving_limit_s": SERVING_LIMIT_S, "model": "llama-3-8b",
+            "max_seq_len": MAX_SEQ_LEN, "max_seqs": 256, "max_tokens": 8192, "memory": 0.5,
+            "lock": str(lock),
+        }
+        for name, graphs in engines
+    ]  # fmt: skip
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed."""
+    begin, present = time.time(), gpus.detect()
+    try:
+        meant = present if asked.gpu == "auto" else gpus.resolve(asked.gpu)
+        out = asked.out or run_folder.ROOT / "docs" / "results" / (meant.name if meant else "h200") / "engine"
+        tasks = [] if asked.render else tasks_of(asked, engines_of(asked.engines), out / "gpu.lock")
+    except (SpecError, Unsuitable, gpus.UnknownGpu, trace.TraceError, ValueError) as error:
+        say(error)
+        return USAGE
+    if not asked.render and importlib.util.find_spec("vllm") is None:
+        print("vLLM is not installed: `pip install vllm` beside a GPU; --render needs none", file=sys.stderr)
+        return NOTHING
+    if not asked.render and (meant is None or meant != present):
+        print(f"{asked.gpu} is not here: vLLM measures the GPU that is; --render needs none", file=sys.stderr)
+        return NO_GPU
+    try:
+        run_folder.ensure_writable(out)
+        run = Run(out, sources(), versions())
+    except (run_folder.CannotWrite, Busy) as error:
+        say(error)
+        return USAGE
+    try:
+        with terminable():
+            left = [one for one in map(run.left, tasks) if one is not None]
+            all_engines(run, left, begin + min(asked.budget, 10**9), children.command(children.ENGINE))
+    finally:
+        run.close()
+        (out / "gpu.lock").unlink(missing_ok=True)
+        print(page.write(out, run.rows))
+    return WRONG if page.bad(run.rows) else OK

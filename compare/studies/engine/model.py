@@ -1,0 +1,122 @@
+"""A model that counts: after token t comes t + 1, and only right attention produces it.
+
+The residual stream has three parts. The first half holds the token's code. Layer 0 reads it: query and key are one
+projection of the code, so that the query's own token has the largest score, and the value, another projection, goes to
+the second part, from which alone the next token is read. A page written to a wrong place, a wrong length or a wrong sum
+therefore gives another token. All other layers add noise to the third part, which the logits read weakly:
+log-probabilities then distinguish kernels whose tokens agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SHARPNESS = 2.0  # of layer 0: scores 22 to 23 for the own token
+LOGIT = 14.0  # of the next token; others are within 3
+NOISE = 0.02  # of the logits' weights for the third part
+STREAM = 0.5  # length of the third part: if it exceeded the codes', the last norm would drown them
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a Llama model; default 8B."""
+
+    layers: int = 32
+    hidden: int = 4096
+    heads: int = 32
+    kv_heads: int = 8
+    head_size: int = 128
+    mlp: int = 14336
+    vocabulary: int = 128256
+
+    def config(self, max_seq_len: int) -> dict[str, Any]:
+        """config.json of transformers."""
+        return {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": self.hidden,
+            "intermediate_size": self.mlp, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads, "head_dim": self.head_size, "vocab_size": self.vocabulary,
+            "max_position_embeddings": max_seq_len, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+            "tie_word_embeddings": False, "hidden_act": "silu", "torch_dtype": "bfloat16", "bos_token_id": 1,
+            "eos_token_id": 2, "attention_bias": False, "mlp_bias": False,
+        }  # fmt: skip
+
+
+SIZES = {
+    "llama-3-8b": Sizes(),
+    "tiny": Sizes(layers=2, hidden=512, heads=4, kv_heads=2, head_size=64, mlp=256, vocabulary=512),
+}
+
+
+def expected(prompt: Iterable[int], count: int, vocabulary: int) -> list[int]:
+    """The tokens that follow a prompt."""
+    last = list(prompt)[-1]
+    return [(last + 1 + step) % vocabulary for step in range(count)]
+
+
+@torch.no_grad()
+def fill(parameters: Iterable[tuple[str, torch.Tensor]], sizes: Sizes) -> None:
+    """Weights by their names in vLLM (q, k and v together) or in transformers (apart)."""
+    given = dict(parameters)
+    device = next(iter(given.values())).device
+    draw = torch.Generator(device).manual_seed(0)
+    half, lanes = sizes.hidden // 2, sizes.kv_heads * sizes.head_size
+    lanes = min(lanes, sizes.hidden // 4)
+    read = slice(half, half + lanes)
+    codes = torch.randint(0, 2, (sizes.vocabulary, half), generator=draw, device=device).to(torch.bfloat16) * 2 - 1
+    # a loader makes the model's dtype torch's default; the head's sums need more bits
+    wide = {"generator": draw, "device": device, "dtype": torch.float32}
+    match = torch.randn(sizes.head_size, half, **wide) * half**-0.5
+    carry = torch.randn(sizes.kv_heads * sizes.head_size, half, **wide) * half**-0.5
+    for name, weight in given.items():
+        _fill(name, weight, sizes, draw, (codes, match, carry, read))
+
+
+def _fill(name: str, weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, parts: tuple) -> None:
+    codes, match, carry, read = parts
+    half, first = codes.shape[1], ".layers.0." in name
+    if "norm" in name:
+        weight.fill_(1.0)
+    elif "embed_tokens" in name:
+        weight.zero_()
+        weight[: sizes.vocabulary, :half] = codes.to(weight.dtype)
+    elif "lm_head" in name:
+        _fill_head(weight, sizes, draw, codes, carry, read)
+    elif first and any(part in name for part in ("qkv_proj", "q_proj", "k_proj", "v_proj")):
+        weight.zero_()
+        blocks = {
+            "q_proj": match.repeat(sizes.heads, 1) * SHARPNESS, "k_proj": match.repeat(sizes.kv_heads, 1),
+            "v_proj": carry,
+        }  # fmt: skip
+        mine = [block for part, block in blocks.items() if f".{part}" in name] or list(blocks.values())
+        weight[:, :half] = torch.cat(mine).to(weight.dtype) * 0.5**0.5  # the normed code has length sqrt(2)
+    elif first and "o_proj" in name:
+        weight.zero_()
+        group = sizes.heads // sizes.kv_heads
+        lane = torch.arange(read.stop - read.start, device=weight.device)
+        head, inside = lane // sizes.head_size, lane % sizes.head_size
+        for member in range(group):
+            weight[read.start + lane, (head * group + member) * sizes.head_size + inside] = 1.0 / group
+    else:  # the other layers, and the MLP of the first: third part only
+        noise = torch.randn(weight.shape, generator=draw, device=weight.device, dtype=torch.float32)
+        weight.copy_(noise * weight.shape[1] ** -0.5)  # a row's product has the length of its input
+        if "o_proj" in name or "down_proj" in name:
+            weight.mul_(STREAM * (2 * sizes.layers) ** -0.5)  # two products a layer add up to STREAM
+            weight[: read.stop].zero_()
+
+
+def _fill_head(
+    weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, codes: torch.Tensor, carry: torch.Tensor, read: slice
+) -> None:
+    """Row t + 1 is what the value of token t carries, scaled so that their product is LOGIT."""
+    weight.zero_()
+    lanes = read.stop - read.start
+    carried = (codes.float() @ carry[:lanes].T).roll(1, 0)
+    weight[: sizes.vocabulary, read] = (carried * (LOGIT / lanes)).to(weight.dtype)
+    noise = torch.randn(
+        sizes.vocabulary, sizes.hidden - read.stop, generator=draw, device=weight.device, dtype=torch.float32
+    )
+    weight[: sizes.vocabulary, read.stop :] = (noise * NOISE).to(weight.dtype)

@@ -1,0 +1,205 @@
+"""The page of `study engine`: tables and a figure from its rows."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare.report import style
+
+NAME = "engine.md"
+BASE = "fa3"
+UNENDED = ("lost", "cut")  # rows that say why an engine did not end
+STATES = ("end", *UNENDED)  # rows of a process, not of a measurement
+_STYLE = {"fa3": "baseline/flash_attn3", "vllm_triton": "baseline/vllm_triton"}
+Rows = Sequence[dict[str, Any]]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file; a torn last line is dropped."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1] if line]
+
+
+def told(row: dict[str, Any]) -> str:
+    """A row as one line for the terminal."""
+    hidden = ("engine", "graphs", "gpu", "values", "vllm", "kernels", "host")
+    shown = {key: value for key, value in row.items() if key not in hidden}
+    return " ".join(
+        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in shown.items()
+    )
+
+
+def bad(rows: Rows) -> bool:
+    """Whether a token was wrong, or an engine was lost and never ended well."""
+    ended = {(row["engine"], row["graphs"]) for row in rows if row["part"] == "end"}
+    lost = any(row["part"] == "lost" and (row["engine"], row["graphs"]) not in ended for row in rows)
+    return lost or any(row.get("wrong") for row in rows)
+
+
+def newest(rows: Rows) -> list[dict[str, Any]]:
+    """Per engine the rows of the sources that measured it last (of vLLM's backends: of the versions), and how its last
+    process ended."""
+    last = {_who(row): _made_by(row) for row in rows if row["part"] not in STATES}
+    states = {_who(row): row for row in rows if row["part"] in STATES}
+    return [
+        row for row in rows
+        if (row is states[_who(row)] if row["part"] in STATES else _made_by(row) == last[_who(row)])
+    ]  # fmt: skip
+
+
+def _who(row: dict[str, Any]) -> tuple[str, str]:
+    return row["engine"], row["graphs"]
+
+
+def _made_by(row: dict[str, Any]) -> Any:
+    if row["engine"] in _STYLE:
+        return tuple(row.get(name) for name in ("vllm", "torch", "triton"))
+    return row.get("source")
+
+
+def engines(rows: Rows) -> list[tuple[str, str]]:
+    """The (engine, graphs) pairs, full graphs first, in the order of the rows."""
+    found = dict.fromkeys((row["engine"], row["graphs"]) for row in rows if row["part"] not in STATES)
+    return sorted(found, key=lambda one: ("full", "partial", "eager").index(one[1]))
+
+
+def latencies(rows: Rows) -> dict[tuple[str, str], dict[int, float]]:
+    """engine -> tokens out -> seconds: the median of the passes that reached it, without rows with a wrong token."""
+    found: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for row in rows:
+        if row["part"] == "latency" and not row["wrong"]:
+            found.setdefault((row["engine"], row["graphs"]), {}).setdefault(row["n"], []).append(row["seconds"])
+    return {one: {n: statistics.median(times) for n, times in at.items()} for one, at in found.items()}
+
+
+def latency_table(rows: Rows) -> list[str]:
+    """Each engine's speed as a share of FA3's with full graphs, by tokens out; in brackets, of FA3's with the same
+    graphs."""
+    times = latencies(rows)
+    lengths = sorted({n for at in times.values() for n in at})
+    base = times.get((BASE, "full"), {})
+    lines = [
+        "| engine | graphs | " + " | ".join(f"N={n}" for n in lengths) + " | wrong tokens |",
+        "|---|---|" + "---:|" * (len(lengths) + 1),
+    ]
+    for one in [one for one in engines(rows) if one in times]:
+        alike = times.get((BASE, one[1]), {}) if one[1] != "full" and one[0] != BASE else {}
+        cells = [_cell(times[one].get(n), base.get(n), alike.get(n)) for n in lengths]
+        wrong = sum(row["wrong"] for row in rows if (row["engine"], row["graphs"]) == one and row.get("wrong"))
+        lines.append(f"| {one[0]} | {one[1]} | " + " | ".join(cells) + f" | {wrong} |")
+    return lines
+
+
+def _cell(took: float | None, base: float | None, alike: float | None) -> str:
+    """A time as a share of FA3's; in seconds if FA3 has none."""
+    if took is None:
+        return ""
+    shares = [f"{base / took:.3f}" if base else f"{took:.2f} s", *([f"({alike / took:.2f})"] if alike else [])]
+    return " ".join(shares)
+
+
+def serving_table(rows: Rows) -> list[str]:
+    """A line per engine: its last pass, and what its first pass compiled."""
+    passes: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    for row in rows:
+        if row["part"] == "serving":
+            passes.setdefault((row["engine"], row["graphs"]), {})[row["pass"]] = row
+    base = passes.get((BASE, "full"), {})
+    of = base[max(base)]["tokens_per_s"] if base else None
+    lines = [
+        "| engine | graphs | tokens/s | of FA3 | TTFT p50, p99 ms | ITL p50, p99 ms | requests | first pass tokens/s, "
+        "compiled | wrong tokens |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in [one for one in engines(rows) if one in passes]:
+        last, first = passes[one][max(passes[one])], passes[one][min(passes[one])]
+        share = f"{last['tokens_per_s'] / of:.3f}" if of else ""
+        lines.append(
+            f"| {one[0]} | {one[1]} | {last['tokens_per_s']:,.0f} | {share} | {last['ttft_p50_ms']:.0f}, "
+            f"{last['ttft_p99_ms']:.0f} | {last['itl_p50_ms']:.1f}, {last['itl_p99_ms']:.1f} | "
+            f"{last['done']} of {last['requests']} | {first['tokens_per_s']:,.0f}, {first.get('compiles', 0)} | "
+            f"{sum(row['wrong'] for row in passes[one].values())} |"
+        )
+    return lines
+
+
+def agreement(rows: Rows) -> list[str]:
+    """A line per engine: distance of log-probabilities from FLASH_ATTN's, and start times."""
+    values = {(row["engine"], row["graphs"]): row["values"] for row in rows if row["part"] == "logprobs"}
+    starts = {(row["engine"], row["graphs"]): row for row in rows if row["part"] == "start"}
+    base = values.get((BASE, "full"))
+    lines = [
+        "| engine | graphs | largest difference of a log-probability | start s | warm-up s | launches warmed up | "
+        "calls that met another |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for one in engines(rows):
+        mine, start = values.get(one), starts.get(one, {})
+        far = max(map(abs, (a - b for a, b in zip(mine, base, strict=False)))) if mine and base else None
+        unmet = [row["unmet"] for row in rows if (row["engine"], row["graphs"]) == one and "unmet" in row]
+        cells = [
+            "" if far is None else f"{far:.2e}", f"{start['start_s']:.1f}" if start else "",
+            str(start.get("warm_s", "")), str(start.get("warmed", "")), str(max(unmet)) if unmet else "",
+        ]  # fmt: skip
+        lines.append(f"| {one[0]} | {one[1]} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def figure(rows: Rows, path: Path) -> Path | None:
+    """Seconds for N tokens as a share of FA3's with full graphs; None where there is nothing to compare."""
+    times = latencies(rows)
+    base = times.get((BASE, "full"), {})
+    if len(base) < 2:
+        return None
+    plt = style.pyplot()
+    drawn, axes = plt.subplots(figsize=(style.WIDTH_IN, 4.6), layout="constrained")
+    for name, graphs in [one for one in engines(rows) if one in times]:
+        shared = sorted(set(base) & set(times[name, graphs]))
+        colour, marker, filled = style.STYLES.get(_STYLE.get(name, name), style.OTHER)
+        axes.plot(
+            shared, [base[n] / times[name, graphs][n] for n in shared], color=colour, marker=marker, fillstyle=filled,
+            linestyle="-" if graphs == "full" else "--", label=f"{name}, {graphs} graphs",
+        )  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted(base), [str(n) for n in sorted(base)])
+    axes.set_xlabel("tokens out, behind a prompt of 500")
+    axes.set_ylabel("speed, FA3 with full graphs = 1")
+    drawn.legend(fontsize=8, ncols=3, loc="outside upper center")  # lines reach every corner of the axes
+    return style.save(drawn, path)
+
+
+def render(rows: Rows, drawn: Path | None) -> str:
+    """The page as markdown."""
+    kept = newest(rows)
+    starts = [row for row in kept if row["part"] == "start"]
+    about = starts[-1] if starts else {}
+    versions = ", ".join(f"{name} {about[name]}" for name in ("vllm", "torch", "triton") if name in about)
+    lost = [f"- {row['engine']}, {row['graphs']} graphs: {row['status']}: {row['reason']}" for row in kept
+            if row["part"] in UNENDED]  # fmt: skip
+    image = ["", "![speed by tokens out](engine.svg)"] if drawn else []
+    return "\n".join([
+        "# In a real server: our kernels inside vLLM", "",
+        f"{about.get('gpu', 'No GPU yet')}; {versions}. Llama-3-8B's shape in bf16, pages of 16. The model counts "
+        "(`compare.studies.engine.model`), so every token is checked; an engine with a wrong one has no time. "
+        "Written by `python -m compare study engine`; `--render` writes it from the rows again.", "",
+        "## 500 tokens in, N out, one request (the paper's Figure 9)", "",
+        "Speed as a share of FlashAttention 3's with full graphs: more than 1 is faster. In brackets: as a share of "
+        "its speed with graphs of the same kind.", "", *latency_table(kept),
+        *image, "", "## A trace of requests", "",
+        "All requests come at once; at most 256 run beside each other. Figures are of the last pass.", "",
+        *serving_table(kept),
+        "", "## Agreement, and what a start takes", "", *agreement(kept),
+        *(["", "## Engines that did not end", "", *lost] if lost else []), "",
+    ])  # fmt: skip
+
+
+def write(out: Path, rows: Rows) -> Path:
+    """Write figure and page into `out`; returns the page's path."""
+    drawn = figure(newest(rows), out / "engine.svg")
+    (out / NAME).write_text(render(rows, drawn), encoding="utf-8")
+    return out / NAME

@@ -1,0 +1,227 @@
+"""The study of engines: rows of a pretended engine, the counter's weights, what is refused, the page of its rows."""
+
+import argparse
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from common.spec import SpecError
+from compare.exits import NOTHING, USAGE
+from compare.studies.engine import engine, measure, page
+from compare.studies.engine.child import rows as child_rows
+from compare.studies.engine.child import steps
+from compare.studies.engine.model import SIZES, STREAM, Sizes, expected, fill
+from compare.workloads.trace import Request
+
+
+class Pretended:
+    """Counts, a token a step for each request, at most `beside` of them at once; a slip on demand."""
+
+    vocabulary = 97
+
+    def __init__(self, beside=2, slip=None):
+        self.beside, self.slip, self.waiting, self.steps = beside, slip, {}, 0
+
+    def add(self, name, prompt, count, logprobs):
+        self.waiting[name] = (prompt, count, [], logprobs)
+
+    def step(self):
+        self.steps += 1
+        heard = []
+        for name in list(self.waiting)[: self.beside]:
+            prompt, count, tokens, logprobs = self.waiting[name]
+            tokens.append(expected(prompt, len(tokens) + 1, self.vocabulary)[-1] + (self.steps == self.slip))
+            heard.append((name, list(tokens), [-0.5] * len(tokens) if logprobs else None))
+            if len(tokens) == count:
+                del self.waiting[name]
+        return heard
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
+
+
+def test_a_row_for_each_length_comes_of_one_request():
+    found = list(measure.latency(Pretended(), [3, 1, 8], 0, Clock()))
+    assert [(row["n"], row["seconds"], row["wrong"]) for row in found] == [(1, 1.0, 0), (3, 3.0, 0), (8, 8.0, 0)]
+
+
+def test_a_wrong_token_is_counted_from_where_it_is():
+    found = list(measure.latency(Pretended(slip=4), [3, 8], 0, Clock()))
+    assert [row["wrong"] for row in found] == [0, 1]
+
+
+def test_serving_counts_tokens_and_times_between_them():
+    requests = [Request(0.0, 4, 3), Request(0.0, 5, 2), Request(0.0, 6, 2)]
+    row = measure.serving(Pretended(), requests, 1, 1e9)
+    assert (row["done"], row["tokens_in"], row["tokens_out"], row["wrong"]) == (3, 15, 7, 0)
+    assert row["ttft_p50_ms"] is not None and row["itl_p50_ms"] is not None
+
+
+def test_serving_ends_at_its_limit_and_says_how_many_ended():
+    row = measure.serving(Pretended(), [Request(0.0, 4, 50)], 0, 5.0, Clock())
+    assert (row["done"], row["requests"]) == (0, 1) and 0 < row["tokens_out"] < 50
+
+
+def test_a_child_gives_every_part_that_it_is_told():
+    task = {
+        "parts": ["logprobs", "latency", "serving"], "lengths": [2, 900], "repeats": 2, "requests": [(5, 2)],
+        "serving_passes": 2, "serving_limit_s": 100.0,
+    }  # fmt: skip
+    found = list(child_rows(Pretended(), task))
+    assert [(row["part"], row.get("pass"), row.get("n")) for row in found] == [
+        ("logprobs", None, None), ("latency", 0, 2), ("latency", 1, 2), ("latency", 1, 900),
+        ("serving", 0, None), ("serving", 1, None), ("latency", 2, 2),
+    ]  # fmt: skip
+    assert all(row["wrong"] == 0 for row in found) and len(found[0]["values"]) == 64
+
+
+@pytest.mark.parametrize("joined", [True, False], ids=["qkv_proj", "apart"])
+def test_the_weights_count_and_only_by_attention(joined):
+    """Layer 0 written out: the token behind the one whose value attention took."""
+    sizes = Sizes(layers=1, hidden=512, heads=4, kv_heads=2, head_size=64, mlp=32, vocabulary=256)
+    rows = {"q": 256, "k": 128, "v": 128}
+    names = {"qkv_proj": 512} if joined else {f"{part}_proj": count for part, count in rows.items()}
+    given = {f"model.layers.0.self_attn.{name}.weight": torch.empty(count, 512) for name, count in names.items()}
+    given |= {
+        "model.embed_tokens.weight": torch.empty(256, 512), "lm_head.weight": torch.empty(256, 512),
+        "model.layers.0.self_attn.o_proj.weight": torch.empty(512, 256), "model.norm.weight": torch.empty(512),
+    }  # fmt: skip
+    fill(given.items(), sizes)
+    projections = torch.cat([given[f"model.layers.0.self_attn.{name}.weight"] for name in names])
+    tokens = torch.tensor([3, 77, 200])
+    hidden = given["model.embed_tokens.weight"][tokens]
+    query, key, value = (hidden * 2**0.5 @ projections.T).split([256, 128, 128], dim=1)
+    scores = torch.einsum("hd,thd->ht", query[-1].view(2, 2, 64)[:, 0], key.view(3, 2, 64)) / 8
+    assert (scores.softmax(1)[:, 2] > 0.99).all()  # the own token fits best
+
+    def following(row):
+        attended = value[row].view(2, 1, 64).expand(2, 2, 64).reshape(256)
+        stream = hidden[-1] + given["model.layers.0.self_attn.o_proj.weight"] @ attended
+        return int((given["lm_head.weight"] @ (stream / stream.square().mean().sqrt())).argmax())
+
+    assert following(2) == 201 and following(0) == 4 and following(1) == 78
+
+
+def test_noise_of_all_layers_stays_shorter_than_the_codes():
+    """Two products a layer, each of a stream of ones, add up to STREAM, whatever a model's width and depth."""
+    sizes = replace(SIZES["tiny"], layers=32)
+    outer = {"model.embed_tokens.weight": torch.empty(512, 512), "lm_head.weight": torch.empty(512, 512)}
+    down = {"model.layers.7.mlp.down_proj.weight": torch.empty(512, 4096)}
+    fill((outer | down).items(), sizes)
+    added = down["model.layers.7.mlp.down_proj.weight"] @ torch.randn(4096, generator=torch.Generator().manual_seed(1))
+    assert not added[:384].any()  # the code and the value's lanes
+    assert added[384:].std() * (2 * sizes.layers) ** 0.5 == pytest.approx(STREAM, rel=0.3)
+
+
+@pytest.mark.parametrize("text", ["", "fa3", "fa3:whole", "triton/none:full", "nothing:full"])
+def test_an_engine_that_is_none_is_named(text):
+    with pytest.raises(SpecError, match=r"found .*, allowed "):
+        engine.engines_of(text)
+
+
+def asked(tmp_path, *words):
+    parser = argparse.ArgumentParser()
+    engine.options(parser)
+    return parser.parse_args([*words, "--out", str(tmp_path)])
+
+
+def test_without_vllm_it_says_so_and_measures_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None)
+    assert engine.main(asked(tmp_path, "--engines", "fa3:full")) == NOTHING
+    assert "vLLM is not installed" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words", [("--lengths", "8000"), ("--lengths", "x"), ("--parts", "speed"), ("--trace", "absent.csv")]
+)
+def test_bad_options_are_usage(tmp_path, words):
+    assert engine.main(asked(tmp_path, "--engines", "fa3:full", *words)) == USAGE
+
+
+CHILD = """
+import json, sys
+task = json.loads(sys.stdin.readline())
+about = {"engine": task["name"], "graphs": task["graphs"], "gpu": "a GPU", "vllm": "0.25.1"}
+print(json.dumps(about | {"part": "start", "start_s": 1.0, "import_s": 2.0}))
+speed = 2.0 if task["name"] == "fa3" else 1.0
+for n in task["lengths"]:
+    print(json.dumps(about | {"part": "latency", "n": n, "pass": 0, "seconds": n * speed, "wrong": 0}))
+sys.exit(3 if task["name"] == "vllm_triton" else 0)
+"""
+
+
+def tasks(*names):
+    rest = {"repeats": 1, "requests": [(5, 2)], "serving_passes": 2, "model": "tiny"}
+    return [{"name": name, "graphs": "full", "parts": ["latency"], "lengths": [100, 800], **rest} for name in names]
+
+
+VERSIONS = {"vllm": "0.25.1"}
+
+
+def test_rows_are_kept_as_they_come_and_an_engine_that_ended_is_not_run_again(tmp_path):
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    engine.all_engines(run, tasks("fa3", "triton/auto", "vllm_triton"), 1e12, [sys.executable, "-c", CHILD])
+    run.close()
+    again = engine.Run(tmp_path, "source", VERSIONS)
+    again.close()
+    assert [again.left(task) for task in tasks("fa3", "triton/auto", "vllm_triton")] == [None] * 3
+    lost = [row for row in again.rows if row["part"] == "lost"]
+    assert [(row["engine"], row["status"]) for row in lost] == [("vllm_triton", "crash")]
+    assert page.bad(again.rows) and not page.bad([row for row in again.rows if row["engine"] != "vllm_triton"])
+
+
+def test_a_study_that_was_cut_goes_on_with_the_steps_that_no_row_answers(tmp_path):
+    (task,) = tasks("triton/auto")
+    task |= {"parts": ["logprobs", "latency", "serving"], "lengths": [100, 800, 1600], "repeats": 2}
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    who = {"engine": "triton/auto", "graphs": "full", "model": "tiny", "vllm": "0.25.1"}
+    assert run.left(task)["steps"] == list(steps(task))
+    for row in (
+        {"part": "start"}, {"part": "logprobs"}, {"part": "latency", "n": 100, "pass": 0},
+        {"part": "latency", "n": 800, "pass": 0}, {"part": "latency", "n": 100, "pass": 1},
+        {"part": "latency", "n": 800, "pass": 1}, {"part": "serving", "pass": 0, "requests": 1},
+        {"part": "cut", "status": "cut", "reason": "over"},
+    ):  # fmt: skip
+        run.add(who | row)
+    # the last length of the long pass; both passes over the requests, for the second follows the first; a short pass
+    assert run.left(task)["steps"] == [("latency", 1, [1600]), ("serving", 0, []), ("latency", 2, [100, 800])]
+    assert run.left(task | {"graphs": "partial"})["steps"] == run.left(task | {"model": "llama-3-8b"})["steps"]
+    run.close()
+
+
+def test_rows_of_other_sources_are_not_ours_but_stay_those_of_vllms_backends(tmp_path):
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    engine.all_engines(run, tasks("fa3", "triton/auto"), 1e12, [sys.executable, "-c", CHILD])
+    run.close()
+    other, newer = engine.Run(tmp_path, "other", VERSIONS), {"vllm": "0.33.0"}
+    other.close()
+    assert [other.left(task) is None for task in tasks("fa3", "triton/auto")] == [True, False]
+    other = engine.Run(tmp_path, "other", newer)
+    other.close()
+    assert [other.left(task) is None for task in tasks("fa3", "triton/auto")] == [False, False]
+
+
+def test_the_page_tells_how_an_engines_last_process_ended():
+    who = {"engine": "triton/auto", "graphs": "full", "source": "a"}
+    lost = who | {"part": "lost", "status": "timeout", "reason": "no sign of life"}
+    row = who | {"part": "latency", "n": 1, "pass": 0, "seconds": 1.0, "wrong": 0}
+    assert "Engines that did not end" in page.render([row, lost], None)
+    assert "Engines that did not end" not in page.render([row, lost, who | {"part": "end", "source": "b"}], None)
+
+
+def test_the_page_has_shares_of_fa3_and_names_what_was_lost(tmp_path):
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    engine.all_engines(run, tasks("fa3", "triton/auto", "vllm_triton"), 1e12, [sys.executable, "-c", CHILD])
+    run.close()
+    text = page.write(tmp_path, run.rows).read_text()
+    assert "| triton/auto | full | 2.000 | 2.000 | 0 |" in text and "| fa3 | full | 1.000 | 1.000 | 0 |" in text
+    assert "- vllm_triton, full graphs: crash: vllm_triton:full exited with 3" in text
+    assert (tmp_path / "engine.svg").exists()
