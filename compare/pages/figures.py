@@ -13,7 +13,6 @@ import argparse
 import statistics
 import tomllib
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from compare.pages.quoted import Figure
 from compare.record.contract import UNIT
 from compare.record.folder import ROOT, NotARun
 from compare.stats import geomean
-from compare.studies import regret
 
 HELP = "docs/results/figures.toml, and the figures that README.md and docs/ quote of it"
 HEAD = """\
@@ -43,9 +41,7 @@ def build(asked: dict[str, Any], root: Path = ROOT) -> dict[str, Figure]:
     for name, group in asked["group"].items():
         found |= dict(_speeds(name, group, asked["results"], root))
     costs = _costs(Committed(results, ()), asked["gpu"])
-    patterns = asked.get("regret", {}).get("runs", ())
-    regrets = _regrets([folder for pattern in patterns for folder in sorted(root.glob(pattern))], root)
-    return found | dict(_pairs(results, asked)) | dict(costs) | dict(regrets) | dict(_sources())
+    return found | dict(_pairs(results, asked)) | dict(costs) | dict(_sources())
 
 
 def _speeds(name: str, group: dict[str, Any], results: str, root: Path) -> Iterator[tuple[str, Figure]]:
@@ -80,19 +76,6 @@ def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]
     for outcome in Outcome:
         count = sum(one.outcome is outcome for one in found)
         yield f"pairs.{outcome}", Figure(count, command, len(found), len(found))
-
-
-def _regrets(folders: list[Path], root: Path) -> Iterator[tuple[str, Figure]]:
-    """regret.gpu.seed.kernel.class, the newest run first: what `auto`, by the rules of that day, lost to the best that
-    was tried on unseen rows; 0.03 is 3%, worst is the most."""
-    for (_, gpu, seed), folder in sorted(((regret.run_of(folder), folder) for folder in folders), reverse=True):
-        found, command = list(regret.judged(folder)), f"python -m compare study regret --of {folder.relative_to(root)}"
-        for auto, kind in product(dict.fromkeys(row.auto for row in found), (*KINDS, "all")):
-            rows = [row for row in found if row.auto == auto and kind in (row.kind, "all")]
-            if rows:
-                worst, mean = max(rows, key=lambda row: row.regret), statistics.fmean(row.regret for row in rows)
-                name = f"regret.{gpu}.{seed}.{auto}.{kind}"
-                yield name, Figure(mean, command, len(rows), len(rows), worst.regret, worst.label)
 
 
 def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from compare.record.folder import ROOT
 
 ASKED = Path(__file__).parent / "templates" / "figures.toml"  # which runs count
 TABLE = ROOT / "docs" / "results" / "figures.toml"
-SEEDS = 3  # the newest of a GPU, which README's sentence covers
 WORDS = ("ahead of", "level with", "behind")
 
 
@@ -239,65 +238,6 @@ def summary(figures: Table) -> str:
     return f"{portable} On Hopper GPUs the public call takes a Gluon kernel where it is faster: ahead in {ahead}."
 
 
-def regret(figures: Table) -> str:
-    """A sentence: what each `auto` lost on each GPU's SEEDS newest sets of unseen rows."""
-    sets: dict[tuple[str, str], list[Figure]] = {}
-    for gpu, _, auto, kind, one in _newest(figures, SEEDS):
-        if kind == "all":
-            sets.setdefault((gpu, auto), []).append(one)
-    said = []
-    for (gpu, auto), ones in sets.items():
-        worst, rows = max(ones, key=lambda one: one.worst), sum(one.rows for one in ones)
-        mean = sum(one.value * one.rows for one in ones) / rows
-        said.append(
-            f"`{auto}` on the {gpu.upper()} by {100 * mean:.1f}% in the mean of {rows} rows,"
-            f" by {100 * worst.worst:.0f}% on the worst (`{worst.worst_row}`)"
-        )
-    if not said:
-        return (
-            "What `auto` loses on shapes and lengths that nobody fitted to is not measured yet;"
-            " `diptych study regret --seed 7` measures it."
-        )
-    return (
-        f"On shapes and lengths that nobody had fitted to, {SEEDS} seeds a GPU by the rules of their day, `auto` was"
-        f" slower than the best kernel and config that were tried: {'; '.join(said)}."
-    )
-
-
-def regrets(figures: Table) -> str:
-    """Regret on unseen rows: a line for each seed and `auto`; for a GPU's newest seed, by class too."""
-    body, newest = [], set(_newest(figures, 1))
-    for line in sorted(_regrets(figures), key=lambda line: line[0]):
-        gpu, seed, auto, kind, one = line
-        if kind == "all" or line in newest:
-            share = [f"{100 * value:.1f}%" for value in (one.value, one.worst)]
-            body.append([gpu, seed, f"`{auto}`", kind, str(one.rows), *share, f"`{one.worst_row}`"])
-    if not body:
-        return regret(figures)
-    words = (("GPU", False), ("seed", True), ("auto", False), ("class", False), ("rows", True))
-    return tables.of_page([*words, ("mean", True), ("worst", True), ("worst row", False)], body)
-
-
-def _newest(figures: Table, seeds: int) -> Iterator[tuple[str, str, str, str, Figure]]:
-    """The lines of each GPU's newest seeds, which come first in the table."""
-    first: dict[str, list[str]] = {}
-    for line in _regrets(figures):
-        of = first.setdefault(line[0], [])
-        if line[1] not in of and len(of) < seeds:
-            of.append(line[1])
-        if line[1] in of:
-            yield line
-
-
-def _regrets(figures: Table) -> Iterator[tuple[str, str, str, str, Figure]]:
-    """(gpu, seed, auto, class, figure); an auto's name contains dots."""
-    for name, one in figures.items():
-        if name.startswith("regret."):
-            gpu, seed, rest = name.removeprefix("regret.").split(".", 2)
-            auto, _, kind = rest.rpartition(".")
-            yield gpu, seed, auto, kind, one
-
-
 def listed(parts: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
@@ -305,8 +245,6 @@ def listed(parts: list[str]) -> str:
 BLOCKS: dict[str, Callable[[Table], str]] = {
     "classes": classes,
     "groups": groups,
-    "regret": regret,
-    "regrets": regrets,
     "sources": sources,
     "summary": summary,
 }

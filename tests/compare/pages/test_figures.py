@@ -1,6 +1,5 @@
 """One table of results: pages take every figure from it by name, and a number in two values is found."""
 
-import json
 import tomllib
 
 import pytest
@@ -12,7 +11,6 @@ from compare.analysis.runs import read
 from compare.analysis.standing import KINDS
 from compare.pages import figures, overview, quoted
 from compare.pages.quoted import Figure, filled, unmarked
-from compare.workloads import suites
 
 OF_OTHERS = {"paper.md"}  # it quotes what the authors of the paper measured
 PAGES = [page for page in quoted.pages() if page.name not in OF_OTHERS]
@@ -194,37 +192,3 @@ PREMISES = {  # what README.md and docs/choosing-a-dsl.md say in words, and the 
 def test_what_the_pages_say_in_words_is_true_of_the_figures(words, table):
     """Where this fails, a newer run has made a sentence untrue: write the sentence anew."""
     assert PREMISES[words](table)
-
-
-def _regret_run(folder, seed, started, times):
-    """A committed run on an H100, of two rows: what triton/auto took of them, where the best took 10 us."""
-    rows = suites.unseen(5, 2)
-    about = {"gpu": "h100", "seed": seed, "started": started, "rows": [row.to_dict() for row in rows]}
-    folder.mkdir()
-    (folder / "manifest.json").write_text(json.dumps(about))
-    head = {"arm": "triton", "status": "ok", "config": {"kernel": "q_block"}, "t": 1.0}
-    auto = [(row.label, "triton/auto", "tree", us) for row, us in zip(rows, times, strict=True)]
-    other = [(row.label, "triton/q_block", "default", 10.0) for row in rows]
-    lines = [head | {"row": r, "kernel": k, "policy": p, "final_us": us} for r, k, p, us in (*auto, *other)]
-    (folder / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return rows
-
-
-def test_runs_of_regret_become_a_line_each_and_a_sentence_of_the_three_newest(tmp_path):
-    _regret_run(tmp_path / "a", 9, "2026-11-01T00:00:00+00:00", (15.0, 15.0))
-    _regret_run(tmp_path / "c", 7, "2026-11-02T00:00:00+00:00", (10.0, 10.2))
-    _regret_run(tmp_path / "d", 3, "2026-11-03T00:00:00+00:00", (10.0, 10.4))
-    rows = _regret_run(tmp_path / "b", 5, "2026-11-04T00:00:00+00:00", (10.4, 11.0))
-    found = dict(figures._regrets([tmp_path / name for name in "abcd"], tmp_path))
-    whole = found["regret.h100.5.triton/auto.all"]
-    assert (whole.value, whole.worst, whole.rows) == (pytest.approx(0.07), pytest.approx(0.1), 2)
-    assert whole.worst_row == rows[1].label
-    assert "`triton/auto` on the H100 by 3.3% in the mean of 6 rows, by 10% on the worst" in quoted.regret(found)
-    assert "50.0%" not in quoted.regret(found)
-    table = quoted.regrets(found)
-    assert f"| h100 | 5 | `triton/auto` | all | 2 | 7.0% | 10.0% | `{rows[1].label}` |" in table
-    assert f"| h100 | 9 | `triton/auto` | all | 2 | 50.0% | 50.0% | `{rows[0].label}` |" in table
-
-
-def test_regret_that_nobody_measured_is_said_so():
-    assert "not measured yet" in quoted.regret({}) and quoted.regrets({}) == quoted.regret({})
