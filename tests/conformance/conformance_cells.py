@@ -8,7 +8,8 @@
 - every kernel, naive too, meets the cases that nobody may miss; Helion's but naive meet those of them that are of plain
   form, and the others in turn.
 
-On a GPU (tests/gpu) every kernel meets the same cases every day: `gpu_daily`.
+On a GPU (tests/gpu) every kernel of Triton meets the same cases every day, `gpu_daily`; `on_gpu_daily` says which those
+of Helion meet, which compile for half a minute a case.
 """
 
 from collections import Counter
@@ -99,10 +100,21 @@ def _with_every_capability(names: Iterable[str]) -> frozenset[str]:
 
 @cache
 def gpu_daily() -> frozenset[str]:
-    """The names of the cases that every kernel meets on a GPU at smoke level: the kit's, those that nobody may miss and
-    one of each capability."""
+    """The names of the cases that are met on a GPU at smoke level: the kit's, those that nobody may miss and one of
+    each capability."""
     named = {case.name for case in CASES}
     return _with_every_capability((named & set(levels.SMOKE)) | NOBODY_MAY_MISS)
+
+
+@cache
+def on_gpu_daily() -> frozenset[tuple[str, str]]:
+    """(kernel, case) of each pair that is met on a GPU at smoke level. A case comes to every kernel of Triton and to
+    one of Helion that supports it, in turn; one that nobody may miss to each kernel and ablation of both."""
+    pairs = {(kernel, name) for kernel in (*registry.OWN, *registry.ABLATIONS) for name in NOBODY_MAY_MISS}
+    for turn, case in enumerate(case for case in CASES if case.name in gpu_daily()):
+        pairs |= {(kernel, case.name) for kernel in registry.OWN if kernel.startswith("triton/")}
+        pairs.add((_dealt(HELION, turn, case), case.name))
+    return frozenset(pairs)
 
 
 @cache

@@ -6,7 +6,7 @@ import pytest
 
 from common.cases.named import CASES, Case
 from compare.competitors import registry
-from conformance_cells import FULL, SMOKE, cells, form, gpu_daily, helion_daily, supported
+from conformance_cells import FULL, SMOKE, cells, form, gpu_daily, helion_daily, on_gpu_daily, supported
 from kernel_cases import cell, conform
 
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -52,6 +52,8 @@ def test_each_capability_is_met_every_day_on_a_gpu():
     asked = [set().union(*(case.asked for case in CASES if not case.refused and case.name in names))
              for names in (gpu_daily(), {case.name for case in CASES})]  # fmt: skip
     assert asked[0] == asked[1]
+    for dsl in ("triton/", "helion/"):
+        assert {name for kernel, name in on_gpu_daily() if kernel.startswith(dsl)} == gpu_daily()
 
 
 def test_every_kernel_is_met_every_day_and_in_every_dtype_over_all():

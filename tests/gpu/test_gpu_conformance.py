@@ -1,12 +1,13 @@
 """Every own kernel on every named case, compiled for the GPU that is here.
 
-Every day a kernel meets the cases of `gpu_daily`, in their own dtype. The others are slow: all cases in three dtypes,
+Every day those of `on_gpu_daily` are met, each case in its own dtype. The others are slow: all cases in three dtypes,
 and the large ones. `-m own_dtype` is every (kernel, case) once; `-m large` wants 40 GB a process.
 tests/conformance/conformance_run.py meets all cells in a sixth of the time.
 """
 
 import os
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import torch
 from common.cases.named import CASES
 from common.spec.paged_batch import DTYPES
 from compare.competitors import registry
-from conformance_cells import gpu_daily
+from conformance_cells import on_gpu_daily
 from conformance_child import meet
 from kernel_cases import cell
 
@@ -25,16 +26,16 @@ os.environ.setdefault("HELION_DISALLOW_AUTOTUNING", "1")  # a missing config is 
 
 
 def _cells():
-    for case in CASES:
-        for dtype in DTYPES:
-            own = dtype is case.dtype
-            daily = pytest.mark.conformance if own and case.name in gpu_daily() else pytest.mark.slow
-            marks = [daily, *[pytest.mark.own_dtype] * own, *[pytest.mark.large] * case.large]
-            yield pytest.param(case, dtype, marks=marks, id=f"{case.name}-{str(dtype).removeprefix('torch.')}")
+    for kernel_id, case, dtype in product((*registry.OWN, *registry.ABLATIONS), CASES, DTYPES):
+        own = dtype is case.dtype
+        daily = own and (kernel_id, case.name) in on_gpu_daily()
+        marks = [pytest.mark.conformance if daily else pytest.mark.slow]
+        marks += [pytest.mark.own_dtype] * own + [pytest.mark.large] * case.large
+        name = f"{kernel_id}-{case.name}-{str(dtype).removeprefix('torch.')}"
+        yield pytest.param(kernel_id, case, dtype, marks=marks, id=name)
 
 
-@pytest.mark.parametrize(("case", "dtype"), list(_cells()))
-@pytest.mark.parametrize("kernel_id", (*registry.OWN, *registry.ABLATIONS))
+@pytest.mark.parametrize(("kernel_id", "case", "dtype"), list(_cells()))
 def test_gpu_conformance(kernel_id, case, dtype, record_property):
     try:
         registry.load(kernel_id)

@@ -19,7 +19,7 @@ from dsl_triton.native import sm90_prefill as native
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("no sm_90 here", allow_module_level=True)
 
-CASES, PART, LAUNCHES = 2000, 50, 5
+CASES, LAUNCHES = 2000, 5
 BF16, FP16, E4M3, E5M2 = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2
 # query heads, KV heads, head size, page, dtype, segments, other parts of the config, features
 FORMS = [
@@ -67,6 +67,7 @@ FORMS = [
     (6, 1, 96, 64, BF16, 2, {}, {"fp8_query": E4M3, "scales": "heads", "causal": False}),
     (4, 1, 80, 16, FP16, 1, {"tile_size": 64, "num_stages": 4}, {"fp8_query": E4M3, "softcap": 20.0}),
 ]  # fmt: skip
+KERNEL_ID = "triton/native.sm90_prefill"
 QUERIES = (0, 1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300, 513)
 CONTEXTS = (0, 0, 1, 15, 16, 127, 128, 129, 1000)
 
@@ -94,9 +95,10 @@ def drawn(seed):
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("first", range(0, CASES, PART))
-def test_gpu_native_gives_the_same_right_bits(first):
-    for seed in range(first, first + PART):
+@pytest.mark.parametrize("form", [pytest.param(n, id=f"{KERNEL_ID}-from-{n}") for n in range(len(FORMS))])
+def test_gpu_native_gives_the_same_right_bits(form):
+    """The seeds of one form, which is compiled once; the forms are dealt to processes."""
+    for seed in range(form, CASES, len(FORMS)):
         case, config = drawn(seed)
         trial = Trial.of(case, "cuda", math.nan)
         workspace = ready(native, trial.batch, trial.features, config)

@@ -43,29 +43,35 @@ def parts(config):
     return [part for part in nested or [config] if hasattr(part, "tile_size")]
 
 
-def chosen(dsl, kernel, shape, lens, gpu):
+def chosen(dsl, kernel, shape, lens, gpu, heuristics):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a GPU without logs is said once
-        return family(dsl).named(kernel, shape, BatchStats.of(lens), gpu, "learned").config
+        return family(dsl).named(kernel, shape, BatchStats.of(lens), gpu, heuristics).config
 
 
 @pytest.mark.parametrize("number", range(len(BATCHES)), ids=list(BATCHES))
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_choice_is_legal(dsl, kernel, number) -> None:
-    """Every GPU and head with each batch; its dtype in turn, so that two batches meet each of the three."""
+    """The default of every GPU and head with each batch, and of some GPUs what was learned; the dtype in turn, so that
+    two batches meet each of the three."""
     lens = list(BATCHES.values())[number]
-    some = [*GPUS[:: len(GPUS) // 4], gpus.resolve("mi300"), H200]
-    for turn, (gpu, (head, value)) in enumerate(itertools.product(some, HEADS)):
+    some = {*GPUS[:: len(GPUS) // 4], gpus.resolve("mi300"), H200}
+    for turn, (gpu, (head, value)) in enumerate(itertools.product(GPUS, HEADS)):
         dtype = DTYPES[(turn + number) % len(DTYPES)]
-        config = chosen(dsl, kernel, AttentionShape(32, 8, head, 16, dtype, value), lens, gpu)
-        assert isinstance(config, dsl.module(kernel).Config)
-        for part in parts(config):
-            assert getattr(part, "num_warps", getattr(config, "num_warps", 4)) in (1, 2, 4, 8)
-            assert part.tile_size == triton.next_power_of_2(part.tile_size) >= 16
-            lanes = triton.next_power_of_2(head) + triton.next_power_of_2(value or head)
-            assert part.tile_size * lanes * dtype.itemsize <= gpu.shared_bytes
-            assert 1 <= getattr(part, "num_segments", 1) <= 128
-            assert not getattr(part, "overlap", False) or gpu.tma
+        shape = AttentionShape(32, 8, head, 16, dtype, value)
+        for heuristics in ("default", "learned")[: 1 + (gpu in some)]:
+            ensure_legal(dsl, kernel, chosen(dsl, kernel, shape, lens, gpu, heuristics), shape, gpu)
+
+
+def ensure_legal(dsl, kernel, config, shape, gpu) -> None:
+    assert isinstance(config, dsl.module(kernel).Config)
+    for part in parts(config):
+        assert getattr(part, "num_warps", getattr(config, "num_warps", 4)) in (1, 2, 4, 8)
+        assert part.tile_size == triton.next_power_of_2(part.tile_size) >= 16
+        lanes = triton.next_power_of_2(shape.head_size) + triton.next_power_of_2(shape.value_size or shape.head_size)
+        assert part.tile_size * lanes * shape.dtype.itemsize <= gpu.shared_bytes
+        assert 1 <= getattr(part, "num_segments", 1) <= 128
+        assert not getattr(part, "overlap", False) or gpu.tma
 
 
 def test_all_that_a_portfolio_has_may_be_chosen(dsl) -> None:

@@ -1,20 +1,17 @@
 """split: who reads which K and V, what decides between its two kernels, and that layouts change no bit."""
 
 import dataclasses
-import itertools
 
 import pytest
 import torch
-import triton
 
 from calls import assert_right, unwritten
 from common.cases.batch import make_batch
-from common.gpus import TABLE, resolve
+from common.gpus import resolve
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
 from common.spec.metadata import BatchStats
-from compare.competitors import registry
 from dsls import in_triton, slow_in_helion
 
 SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
@@ -129,17 +126,7 @@ def test_each_kernel_writes_the_rows_of_its_class_alone(dsl, part: str) -> None:
     assert written == {"prefill": [1, 2], "decode": [0, 3]}[part]
 
 
-def test_every_choice_and_the_space_fit(dsl) -> None:
-    """Legal for every GPU of the table and kind of batch; each part of a config is plain values."""
-    split, family = dsl.module("split"), registry.load(f"{dsl.name}/auto").FAMILY
-    lens = [(1, 131072)], [(1, 700)] * 256, [(8192, 8192)], [(1, 2048)] * 16 + [(512, 1536)] * 16, [(4, 4096)] * 32, []
-    for gpu, head, dtype in itertools.product(map(resolve, TABLE), (8, 80, 128, 256), (torch.bfloat16, torch.float32)):
-        shape = AttentionShape(32, 8, head, 16, dtype)
-        for batch in lens:
-            chosen = family.default("split", shape, BatchStats.of(batch), gpu).config
-            for part in (chosen.prefill, chosen.decode):
-                tile_bytes = 2 * part.tile_size * triton.next_power_of_2(head) * dtype.itemsize
-                assert tile_bytes <= gpu.shared_bytes and part.num_warps in (1, 2, 4, 8)
-    configs = list(split.space(AttentionShape(), resolve("mi300")))
+def test_the_space_is_wide_and_distinct_and_its_parts_are_plain_values(dsl) -> None:
+    configs = list(dsl.module("split").space(AttentionShape(), resolve("mi300")))
     assert len(set(configs)) == len(configs) >= 40
     assert set(dataclasses.asdict(configs[0])) == {"prefill", "decode"}
