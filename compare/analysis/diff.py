@@ -40,7 +40,7 @@ from compare.record.noise import Noise
 from compare.record.records import Record, Status, WorkloadInfo
 from compare.stats import Ratio
 
-HELP = "what changed between two runs, and why"
+HELP = "say what changed between two runs, and why"
 
 # The thresholds of a change between two runs, and their options.
 

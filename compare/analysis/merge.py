@@ -23,7 +23,7 @@ from compare.record import folder as run_folder
 from compare.record.records import Record, write_manifest
 from compare.record.store import Store
 
-HELP = "runs beside each other, in one folder"
+HELP = "put several runs into one folder, with one report"
 
 
 class CannotMerge(ValueError):

@@ -17,7 +17,7 @@ from compare.exits import NO_GPU, OK, ending
 from compare.fleet.cluster import AUTO, Cluster, Lost, NoFleet, RemoteSeat
 from compare.fleet.seat import code
 
-HELP = "the nodes of a Ray cluster: GPUs, versions, who is busy"
+HELP = "list the nodes of a Ray cluster: GPUs, versions, who is busy"
 PACKAGES = ("torch", "triton", "helion")
 COLUMNS = ("seat", "GPU", *PACKAGES, "may time")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from compare.exits import OK, WRONG
 from compare.record.folder import ROOT
 
-HELP = "which committed page is out of date; --write writes it (all, or those that are named)"
+HELP = "say which committed page is out of date, of all or of the named ones; --write writes it"
 NAMED = {
     "figures": "compare.pages.figures",
     "choosing": "compare.pages.choosing",

@@ -32,7 +32,7 @@ from compare.report import features, figures, glance, render, verdicts
 from compare.report.sections import build
 from compare.workloads.suites import PLAIN
 
-HELP = "the report of a run again; several runs as one page; --print: a table over them"
+HELP = "write the report of a run again, one page about several runs, or print a table (--print)"
 
 __all__ = ["DifferentContracts", "NotARun", "main", "page", "write"]
 

@@ -41,7 +41,7 @@ from compare.workloads import GrammarError
 from compare.workloads.suites import SUITES, UnknownSuite, UnknownWorkload
 from compare.workloads.trace import TraceError
 
-HELP = "check kernels against one spec, time those that are right, and report"
+HELP = "check kernels against one spec, time the right ones, and report"
 
 _USAGE_ERRORS = (
     UnknownGpu,

@@ -47,7 +47,7 @@ from compare.workloads import GrammarError, Workload, parse_lens
 from compare.workloads.cost import info
 from compare.workloads.numbers import at_least_one, positive
 
-HELP = "can this machine measure"
+HELP = "test whether this machine can measure"
 
 # What the doctor says of a machine: the GPU and its state, versions, and what would disturb or is missing.
 

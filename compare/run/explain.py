@@ -35,7 +35,7 @@ from compare.static import pair
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
 from compare.workloads.numbers import page, window
 
-HELP = "which kernel and config serve a batch, and why"
+HELP = "say which kernel and config serve a batch, and why"
 
 
 def parts(config: Any, lens: Lens) -> list[tuple[str, Any, Lens]]:

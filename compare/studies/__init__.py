@@ -3,7 +3,7 @@
 In: the kernels, the compilers, committed runs. Out: tables and rows that pages and reports quote.
 """
 
-HELP = "a question beside speed: study NAME; without a name, what each asks"
+HELP = "answer a question beside speed: study NAME; without a name, list them"
 NAMED = {
     "costs": "compare.studies.costs.costs",
     "host": "compare.studies.host",

@@ -30,7 +30,7 @@ from compare.studies.findings import Findings
 from compare.studies.mutation.worker import asked
 from compare.workloads.numbers import at_least_one, seed
 
-HELP = "right kernels of other arithmetic, of which the kit may reject none"
+HELP = "false alarms: right kernels of other arithmetic, of which the kit may reject none"
 FOUND = "alarms.jsonl"
 
 

@@ -39,7 +39,7 @@ from compare.exits import GATE, NO_GPU, OK, USAGE, say
 from compare.record import folder as run_folder
 from compare.workloads import parse_lens
 
-HELP = "how long the CPU takes to enqueue a call"
+HELP = "host time: how long the CPU takes to enqueue a call"
 ROUNDS = 7
 CALLS = 200  # a round; a GPU queues 1024 launches
 GOALS = {"triton": 25.0, "helion": 37.0}  # us a call, eager

@@ -40,7 +40,7 @@ from compare.tune.space import DEFAULT, MODEL, TREE, Policy, model, policies, st
 from compare.workloads import Workload, suites
 from compare.workloads.numbers import at_least_one, positive, seed
 
-HELP = "what auto loses on rows that nobody fitted to"
+HELP = "what auto loses on rows that nobody fitted to, against the best that was tried"
 RUNGS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that auto may take
 AUTO = {"triton": ("triton/auto", "triton/native.auto"), "helion": ("helion/auto",)}
 GLUON = "triton/native.sm90_prefill"  # that native.auto may take too; its config follows from the batch

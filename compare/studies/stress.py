@@ -24,7 +24,7 @@ from compare.exits import OK, USAGE, WRONG, say
 from compare.workloads import GrammarError, Workload, parse_lens, parse_shape
 from compare.workloads.numbers import at_least_one
 
-HELP = "whether the bits of a repeated launch ever change"
+HELP = "whether a repeated launch ever gives other bits"
 NAN = float("nan")
 
 

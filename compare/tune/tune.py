@@ -43,7 +43,7 @@ from compare.workloads import GrammarError, Workload, suites
 from compare.workloads.numbers import count, page, positive, seed
 from compare.workloads.suites import least_ms
 
-HELP = "find configs for the GPU that is here; --model for one model; --rank for a GPU that is not; --fit from logs"
+HELP = "find configs for this GPU; --model: for one model; --rank: for an absent GPU; --fit: from logs"
 
 KINDS = ("prefill", "decode", "mixed", "speculative")
 # A light row: 0.4 ms of an H200 at least, so 1.8 GB of K and V and about 1 ms of a good kernel; its output's float64

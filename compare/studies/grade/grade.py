@@ -36,7 +36,7 @@ from compare.studies.grade import clock
 from compare.studies.grade.judge import CHEAT, RIGHT, UNJUDGED, Candidate, judged
 from compare.workloads.numbers import at_least_one, positive
 
-HELP = "judge a folder of candidates, one file each, and time those that are right"
+HELP = "judge a folder of candidate kernels, one file each, and time the right ones"
 MOST_JOBS, WIDTH, REASON = 4, 200, 130
 STYLES = {RIGHT: "green", UNJUDGED: "yellow", CHEAT: "bold red"}
 

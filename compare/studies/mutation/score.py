@@ -34,7 +34,7 @@ from compare.studies.mutation import table
 from compare.studies.mutation.worker import kernels_of
 from compare.workloads.numbers import at_least_one
 
-HELP = "how many wrong kernels, made by themselves, each level of the kit rejects"
+HELP = "how many generated wrong kernels each level of the kit rejects"
 DEATHS, MUTANTS = "deaths.jsonl", "mutants.jsonl"
 SILENCE_S = 300.0  # without a line: a kernel that hangs where no signal reaches it
 WHOLE = "without limit: "  # before the name of a case that limited kernels are asked without their limit
