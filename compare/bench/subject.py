@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -26,8 +28,8 @@ class Subject:
 
     A kernel may define `prepare` (common.spec.kernel.planned), the plan of a step, which engines make once for all
     layers. It runs outside the timed call, once a page set, and again after the values change, when it must refill the
-    same buffers; `@planning` behind the id includes it in the time. Raises Rejected (unsupported) and what
-    `registry.load` raises.
+    same buffers; `@planning` behind the id includes it in the time. around: the context of its launches. Raises
+    Rejected (unsupported) and what `registry.load` raises.
     """
 
     def __init__(
@@ -38,8 +40,9 @@ class Subject:
         config: Any = None,
         origin: str = "",
         heuristics: str = "tree",
+        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        self.kernel_id, self.arena = kernel_id, arena
+        self.kernel_id, self.arena, self.around = kernel_id, arena, around
         self.kernel = registry.load(kernel_id)
         if "triton" in sys.modules:
             interpreter.install()  # does nothing where kernels are compiled
@@ -57,10 +60,11 @@ class Subject:
 
     def plan(self) -> None:
         """Make the plan of a step, where the kernel separates it from its launch."""
-        for number, batch in enumerate(self.arena.batches):
-            self._workspaces[number] = planned(
-                self.kernel, batch, self.arena.features, self.config, self._workspaces[number]
-            )
+        with self.around():
+            for number, batch in enumerate(self.arena.batches):
+                self._workspaces[number] = planned(
+                    self.kernel, batch, self.arena.features, self.config, self._workspaces[number]
+                )
 
     def launch(self, number: int, lse: torch.Tensor | None = None) -> None:
         """Launch on page set `number`."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -42,15 +43,20 @@ PADDING = 3  # rows past the last sequence, which nobody may write; engines leav
 Judge = Callable[[Subject, dict[str, Any]], GateResult]
 
 
-def judge_cells(task: Task, judge: Judge, *evidence: Evidence) -> None:
-    """Send the row of every cell. `judge` fills the dict with what is known of a cell, also where it raises."""
+def judge_cells(
+    task: Task, judge: Judge, *evidence: Evidence, around: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> None:
+    """Send the row of every cell. `judge` fills the dict with what is known of a cell, also where it raises.
+
+    around: the context in which a kernel plans a step, whose launches are not its calls'.
+    """
     arena = task.arena(SETS, PADDING)
     for cell, kernel_id in task.cells if arena else ():
         task.start(cell)
         known: dict[str, Any] = {}
         try:
             arena.set_values(0)
-            subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics)
+            subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics, around=around)
             known.update(subject.identity())
             verdict = judge(subject, known)
             task.row(cell, known | ok(verdict, *evidence))
@@ -116,7 +122,8 @@ def check_in_model(task: Task) -> None:
     def judge(subject: Subject, known: dict[str, Any]) -> GateResult:
         return _modelled(subject, known, task.gpu)
 
-    judge_cells(task, judge, Evidence.EXECUTED_IN_MODEL, Evidence.COMPILED)
+    planning = partial(executing, task.gpu, execute)
+    judge_cells(task, judge, Evidence.EXECUTED_IN_MODEL, Evidence.COMPILED, around=planning)
 
 
 def _modelled(subject: Subject, known: dict[str, Any], gpu: Any) -> GateResult:

@@ -13,14 +13,14 @@ from compare.record.records import Status
 from compare.workloads import suites
 
 PLANTED, NO_LAUNCH = "diptych_probe.planted_mask", "diptych_probe.no_launch"
-UNKNOWN = "diptych_probe.unknown_mnemonic"
+UNKNOWN, PLANNED = "diptych_probe.unknown_mnemonic", "triton/static_grid"
 
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """One worker: a prompt on five kernels, for gfx942."""
+    """One worker: a prompt on six kernels, for gfx942."""
     rows = suites.pick(suites.smoke(), "prefill-33")
-    (job,) = jobs(rows, ("triton/q_block", PLANTED, NO_LAUNCH, UNKNOWN, "triton/naive"), "mi300")
+    (job,) = jobs(rows, ("triton/q_block", PLANTED, NO_LAUNCH, UNKNOWN, "triton/naive", PLANNED), "mi300")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "support" / "probes"), prepend=os.pathsep)
         crew = Crew("model", "mi300", "cpu", contract=Contract())
@@ -30,7 +30,7 @@ def outcomes():
 
 
 def test_machine_code_that_is_right_is_executed_and_says_what_it_did(outcomes):
-    for kernel in ("triton/q_block", "triton/naive"):
+    for kernel in ("triton/q_block", "triton/naive", PLANNED):  # the last plans a step before its launches
         fields = outcomes[kernel]
         assert fields["status"] == Status.OK, fields["reason"]
         assert fields["evidence"] == ["executed-in-model", "compiled"]
