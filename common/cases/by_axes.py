@@ -2,8 +2,8 @@
 
 The first `num_quick()` hold every value that is short in an interpreter, each number while it is small; with those up
 to `num_smoke()` they hold every value of every axis and its boundaries, every pair of the mask's few values (MASKS),
-every value of what a kernel can do (ABILITIES) in every place where kernels go other ways (REGIMES), and places that
-stand by themselves (PLACES); those up to `num_axes()` every triple of the mask's and every pair of two axes that is
+every value of what a kernel can do (ABILITIES) in every place where kernels go other ways (REGIMES), each feature of the
+mask alone (ALONE), and places that stand by themselves (PLACES); those up to `num_axes()` every triple of the mask's and every pair of two axes that is
 cheap enough (PAIR_RULES). `drawn-<seed>-<number>` has values that the seed draws beside these. A row of values alone is
 a brief case of keys that grow (`fills.rising`), so that a rescale shows. A case is a function of its name. What a
 kernel does not have is turned off in the case that it is given (`common.kit.fitting`), and what is left still holds
@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache, partial
-from itertools import cycle
+from itertools import cycle, product
 from typing import Any
 
 import torch
@@ -73,6 +73,11 @@ REGIMES: dict[str, dict[str, tuple[Any, ...]]] = {
                 "query_style": AXES["query_style"][1:]},
     "scales": {"softmax_scale": (0.05, 0.5, 1.0, 0.37)},
 }  # fmt: skip
+# Where a feature meets several tiles of rows, or many of keys, and is on alone.
+ALONE: dict[str, dict[str, tuple[Any, ...]]] = {
+    "prompts": {"query": (300,), "context": (64, 129), "kv_heads": (1, 2), "ratio": (1, 2), "head_size": (16, 32)},
+    "long keys": {"query": (2, 5), "context": (4200,), "kv_heads": (1, 2), "ratio": (1, 2), "head_size": (16, 32)},
+}
 _ABILITIES = {axis: MASKS[axis] for axis in MASKS if axis not in ("query", "context")}
 ABILITIES: dict[str, tuple[Any, ...]] = _ABILITIES | {
     "value_size": (None, 48, 64), "out_dtype": (None, FP8[0]), "new_kv": (False, True), "lse": AXES["lse"],
@@ -206,7 +211,7 @@ def _values() -> Rows:
 def _smoke() -> Rows:
     """Of every value, of every pair of the mask's few and of what changes between calls, and of every place."""
     masks = covering(MASKED, MASK_RULES, seed=11, of={*MASKS, "change"})
-    return _values() + masks + _regimes() + _placed(PLACES, "place")
+    return _values() + masks + _regimes() + _alone() + _placed(PLACES, "place")
 
 
 def _without(axis: str) -> Rule:
@@ -230,6 +235,19 @@ def _regimes() -> Rows:
         _within(values, REGIMES[values["regime"]], random.Random(f"regime {number}"))
         for number, values in enumerate(chosen + plain)
     ]
+
+
+def _alone() -> Rows:
+    """Every value of the mask's few with nothing else on, in a prompt of several tiles and over long keys: beside
+    a draft tree, slopes or 8 bits, what a window hides from a late row is a small part of it."""
+    rows = []
+    for (word, place), axis in product(ALONE.items(), MASKS):
+        for value in MASKS[axis][1:] if axis not in ("query", "context", "store") else ():
+            off = {axis: values[0] for axis, values in ABILITIES.items()}
+            dtype = DTYPES[len(rows) % len(DTYPES)]
+            row = _within(off | {axis: value, "dtype": dtype}, place, random.Random(f"alone {word} {axis} {value}"))
+            rows.append(row | {"brief": True})
+    return rows
 
 
 def _within(abilities: Values, regime: Mapping[str, tuple[Any, ...]], rng: random.Random) -> Values:

@@ -191,6 +191,28 @@ def positive(batch: PagedBatch, features: Features) -> None:
     fill_new_tokens([batch])
 
 
+MOST_CODE = 2.0**13  # of e5m2, whose larger ones would pass fp16 in a scaled sum
+
+
+def every_code(batch: PagedBatch, features: Features) -> None:
+    """V of fp8 has every finite code of its type, and K too beside a query of 16 bits or more, which is as much smaller
+    as K is larger. Drawn, elements have no more than four times their standard deviation, and the upper half of
+    the exponents of a type is never read."""
+    generator = torch.Generator().manual_seed(0)
+    key, value = batch.by_token()
+    codes = torch.arange(256, dtype=torch.uint8).view(value.dtype).float()
+    codes = codes[codes.isfinite() & (codes.abs() <= MOST_CODE)]
+    wide = batch.query.element_size() > 1
+    for seq, (_, seq_len) in enumerate(_lens(batch)):
+        where = _slots(batch, seq, range(seq_len))
+        for cache in (key, value) if wide else (value,):
+            drawn = torch.randint(len(codes), cache[where].shape, generator=generator)
+            cache[where] = codes[drawn].to(cache.dtype).to(cache.device)
+    if wide:
+        _live(batch).mul_(2.0 ** -round(math.log2(float(codes.square().mean().sqrt()))))
+    fill_new_tokens([batch])
+
+
 def rising(batch: PagedBatch, features: Features) -> None:
     """K of the first key of a sequence is a quarter of what was drawn, of the last all of it, and between them it grows
     evenly: in each tile of a few dozen keys the maximum of the logits is nearly always greater than in those before.

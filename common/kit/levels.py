@@ -23,20 +23,28 @@ from common.cases import layouts
 from common.cases.ask import PLAIN
 from common.cases.by_axes import axes_case, drawn_case, num_axes, num_drawn, num_quick, num_smoke
 from common.cases.case import FIELDS, Case, decodes, named
-from common.cases.fills import FILLS, planted, rising
+from common.cases.fills import FILLS, every_code, planted, rising
 from common.cases.named import CASES
 from common.cases.random_cases import num_pairs, random_case
 from common.cases.signed import OFTEN, SIGNED
 from common.cases.swept import SWEPT
 from common.kit.possible import ensure_in_range, ensure_possible
 from common.spec import SpecError
-from common.spec.paged_batch import DTYPES
+from common.spec.paged_batch import DTYPES, FP8
 
 _TWO_HEADS = {"heads": (2, 1)}
 # Longer than any case that is not large, and scratch that a longer batch left behind.
 LONG = named("keys-4500", lens=((1, 4500), (1, 40)), **_TWO_HEADS)
 LONG_PLANTED = named("keys-4500-planted", lens=((1, 4500), (3, 300), (1, 40)), head_size=128, fill=planted)
 LENGTHS = named("lengths-1-to-200", lens=decodes(*range(1, 201)), head_size=16, block_size=8)  # in one batch
+_CODES = {"lens": ((1, 45), (5, 90), (18, 130)), "fill": every_code}
+_E4M3, _FNUZ, _E5M2 = FP8
+CODES: tuple[Case, ...] = (  # of fp8: all of each type
+    named("codes-e4m3", kv_dtype=_E4M3, scales="one", **_CODES),
+    named("codes-e4m3fnuz", kv_dtype=_FNUZ, scales="heads", dtype=torch.float32, **_CODES),
+    named("codes-e5m2", kv_dtype=_E5M2, scales="tokens", dtype=torch.float16, **_CODES),
+    named("codes-fp8-query", fp8_query=_E4M3, scales="one", **_CODES),
+)
 RUNS = named("pages-in-runs", lens=((1, 300), (20, 90), (3, 200)), block_size=8, arrange=layouts.page_runs)
 AFTER_LONGER = named("scratch-after-longer", lens=decodes(45, 20), **_TWO_HEADS)
 AFTER_MORE = named("scratch-after-more", lens=decodes(45, 20), **_TWO_HEADS)
@@ -45,7 +53,7 @@ BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the s
     AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
 }
 ELSEWHERE = "prefill-and-decode-alternate"  # whose first call is repeated in another process
-_OWN = (LONG, LONG_PLANTED, LENGTHS, RUNS, AFTER_LONGER, AFTER_MORE)
+_OWN = (LONG, LONG_PLANTED, LENGTHS, RUNS, AFTER_LONGER, AFTER_MORE, *CODES)
 KIT_CASES = tuple(case for case in (*CASES, *_OWN, *SIGNED, *SWEPT) if case.refused is None)
 BY_NAME = {case.name: case for case in KIT_CASES}
 # Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
@@ -62,7 +70,7 @@ SMOKE = (
     "invariant-decodes", "invariant-prompt", "invariant-shared-prefix", "values-keys-past-fp16",
     "values-logits-far-below",
     "values-seen-nan", "values-seen-inf", "keys-seen-nan", "fp8-values-seen-nan",
-    *(case.name for case in (*OFTEN, *SWEPT)), LENGTHS.name, RUNS.name,
+    *(case.name for case in (*OFTEN, *SWEPT, *CODES)), LENGTHS.name, RUNS.name,
 )  # fmt: skip
 LEVELS = ("first", "smoke", "full")
 # Cases chosen by what they reject a second, each by its fields, so that a change of the axes leaves them as they are.
@@ -172,7 +180,7 @@ _DRAWN = re.compile(r"([0-9]{1,18})-([0-9]{1,6})")
 _FIXED = {"name", "numbers", "layout", "large", "refused"}
 _FIELDS = [name for name in FIELDS if name not in _FIXED]
 _PLAIN = named("plain")
-_FILLS = FILLS | {"planted": planted, "rising": rising}
+_FILLS = FILLS | {"planted": planted, "rising": rising, "every_code": every_code}
 
 
 def frozen(case: Case) -> dict[str, str]:

@@ -70,6 +70,16 @@ def test_quick_cases_are_short_in_an_interpreter_too():
     assert max(every) <= 2000 and sum(every) <= 18_000
 
 
+def test_each_feature_of_the_mask_is_on_alone_in_a_long_prompt_and_over_long_keys():
+    rows = by_axes._alone()
+    off = {axis: values[0] for axis, values in ABILITIES.items()}
+    for row in rows:
+        assert sum(row[axis] != value for axis, value in off.items() if axis != "dtype") == 1
+    for axis in MASKS.keys() - {"query", "context", "store"}:
+        for long in (lambda row: row["query"] == 300, lambda row: row["context"] == 4200):
+            assert {str(row[axis]) for row in rows if long(row)} >= {*map(str, MASKS[axis])}, axis
+
+
 def test_small_numbers_are_all_asked_at_smoke():
     for axis in ("ratio", "kv_heads", "head_size", "page", "value_size", "tree", "query", "context"):
         assert {str(row[axis]) for row in SMOKE} >= {*map(str, by_axes.WIDE[axis])}, axis

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from common.cases.case import build
+from common.cases.fills import MOST_CODE
 from common.kit import levels
 from common.kit.levels import BY_NAME, level, read, seeded, simpler, size, write
 from common.spec import SpecError
@@ -101,3 +102,14 @@ def test_a_case_that_cannot_be_is_refused(expression):
     with pytest.raises(SpecError) as caught:
         read(expression)
     assert IMPOSSIBLE[expression] in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", [case.name for case in levels.CODES])
+def test_the_cases_of_codes_have_every_finite_code_of_their_type(name):
+    case = BY_NAME[name]
+    batch, _ = build(case)
+    every = torch.arange(256, dtype=torch.uint8).view(case.shape.cache_dtype).float()
+    every = every[every.isfinite() & (every.abs() <= MOST_CODE)]
+    caches = [batch.value_cache] if case.fp8_query else [batch.key_cache, batch.value_cache]
+    assert all(set(every.tolist()) <= set(cache.float().flatten().tolist()) for cache in caches)
+    assert name in levels.SMOKE
