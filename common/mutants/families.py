@@ -85,7 +85,7 @@ BETWEEN: tuple[str, ...] = (
     "at.features.value_scale is not None and float(at.features.value_scale.nan_to_num(0.0).max()) > 1",
     "at.features.out_scale is not None and float(at.features.out_scale) > 1",
     "at.query_len == at.seq_len and at.query_len % 64 == 0",
-    "at.batch.value_cache.element_size() == 1 and float(at.batch.value_cache.float().nan_to_num(0.0).abs().max()) > 200",
+    "at.features.value_scale is not None and float(at.batch.value_cache.float().nan_to_num(0.0).abs().max()) > 200",
     "at.features.key_scale is not None and float(at.features.key_scale.nan_to_num(0.0).max()) > 4",
     "at.batch.key_cache.dtype == torch.int8 and bool((at.batch.key_cache == -128).any())",
     "float(at.batch.key_cache[0].float().nan_to_num(0.0, 0.0, 0.0).abs().max()) > 60000",
