@@ -4,10 +4,10 @@ The first `num_quick()` hold every value that is short in an interpreter, each n
 to `num_smoke()` they hold every value of every axis and its boundaries, every pair of the mask's few values (MASKS),
 every value of what a kernel can do (ABILITIES) in every place where kernels go other ways (REGIMES), each feature of
 the mask alone (ALONE), and places that stand by themselves (PLACES); those up to `num_axes()` every triple of the
-mask's and every pair of two axes that is cheap enough (PAIR_RULES). `drawn-<seed>-<number>` has values that the seed draws beside these. A row of values alone is
-a brief case of keys that grow (`fills.rising`), so that a rescale shows. A case is a function of its name. What a
-kernel does not have is turned off in the case that it is given (`common.kit.fitting`), and what is left still holds
-every pair of what it has.
+mask's and every pair of two axes that is cheap enough (PAIR_RULES). `drawn-<seed>-<number>` has values that the seed
+draws beside these. A row of values alone is a brief case of keys that grow (`fills.rising`), so that a rescale shows. A
+case is a function of its name. What a kernel does not have is turned off in the case that it is given
+(`common.kit.fitting`), and what is left still holds every pair of what it has.
 """
 
 from __future__ import annotations
