@@ -55,7 +55,7 @@ def bundle(
     f = dict.fromkeys(_FIELDS)
     if config.transposed_keys and is_power_of_two(head_size):
         f["transposed_keys"] = 1
-    if block_m < 64 and config.tile_size >= 32:
+    if block_m < 64 and 32 <= config.tile_size < 128:
         f["split_sums"] = 1
     if not features.causal:
         f["non_causal"] = 1

@@ -122,7 +122,7 @@ def _long_queries_kernel(
                 query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                 HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, PARTS,
-            ),
+            ), TILE_SIZE,
         )  # fmt: skip
         store_parts(out_ptr, out_strides, row, head, live, acc, l, value_cache_ptr, kv_head, f, r, VALUE_SIZE, PARTS)
         store_lse(lse_ptr, lse_strides, row, head, live, m, l)

@@ -317,13 +317,15 @@ def base2_scale(softmax_scale, f, r):
 
 
 @triton.jit
-def split_sums(l, BLOCK_M: tl.constexpr):
-    """l [BLOCK_M] as `add_sums` takes it: [BLOCK_M, 4, 4], l in the first place, for less than 64 rows; else as it is.
+def split_sums(l, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr):
+    """l [BLOCK_M] as `add_sums` takes it: [BLOCK_M, 4, 4], l in the first place, for less than 64 rows and tiles of less
+    than 128 keys; else as it is.
 
     Several warps share the keys of so few rows. A sum over a tile's keys would be exchanged between their lanes and
-    between them, 3 of 9 barriers a tile on sm_90. Each place adds up its own keys; the places are added once.
+    between them, 3 of 9 barriers a tile on sm_90. Each place adds up its own keys; the places are added once. Tiles of
+    128 keys have half as many such sums, and no registers left for the places: they spill.
     """
-    if BLOCK_M < 64:
+    if BLOCK_M < 64 and TILE_SIZE < 128:
         four = tl.arange(0, 4)
         first = (tl.expand_dims(four, 0) + tl.expand_dims(four, 1)) == 0
         l = tl.where(tl.expand_dims(first, 0), tl.expand_dims(tl.expand_dims(l, 1), 2), 0.0)
@@ -411,12 +413,14 @@ def attend_tile(
 
 
 @triton.jit
-def attend_range(attend: tl.constexpr, start, full_start, full_stop, stop, q, m, l, acc, operands):
+def attend_range(
+    attend: tl.constexpr, start, full_start, full_stop, stop, q, m, l, acc, operands, TILE_SIZE: tl.constexpr
+):
     """Attend to tiles [start, stop) of the sequence, those of [full_start, full_stop) without masks. Returns m, l, acc.
 
     attend: attend_tile, or one that reads K and V from elsewhere. operands: its arguments from query_pos to MASKED.
     """
-    l = split_sums(l, m.shape[0])
+    l = split_sums(l, m.shape[0], TILE_SIZE)
     for j in range(start, full_start):
         m, l, acc = attend(j, q, m, l, acc, *operands, MASKED=True)
     for j in range(full_start, full_stop):

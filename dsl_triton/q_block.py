@@ -99,7 +99,7 @@ def _q_block_kernel(
                 query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                 HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE,
-            ),
+            ), TILE_SIZE,
         )  # fmt: skip
         acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
         store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)

@@ -125,7 +125,7 @@ def _prefill_kernel(
                 context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                 HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, X,
-            ),
+            ), TILE_SIZE,
         )  # fmt: skip
 
         if key_ptr is not None:  # the new tokens, counted from the first that has a key
@@ -139,7 +139,7 @@ def _prefill_kernel(
                 attend_new_tile, lo, full_lo, full_hi, hi, q, m, l, acc, (
                     token - keyless, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_ptr, value_ptr, new_start, new_strides, HEAD_SIZE, TILE_SIZE,
-                ),
+                ), TILE_SIZE,
             )  # fmt: skip
         acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
         store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
@@ -182,7 +182,7 @@ def _decode_kernel(
                 query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                 HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, X,
-            ),
+            ), TILE_SIZE,
         )  # fmt: skip
         acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
         store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)

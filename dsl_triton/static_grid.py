@@ -163,7 +163,7 @@ def _attend_item(
             context_len + token, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
             key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
             HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN,
-        ),
+        ), TILE_SIZE,
     )  # fmt: skip
     acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
     if part < 0:

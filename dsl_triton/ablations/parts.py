@@ -43,7 +43,7 @@ def attend_q_block(
             query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
             key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
             HEAD_SIZE, HEAD_SIZE, BLOCK_SIZE, TILE_SIZE,
-        ),
+        ), TILE_SIZE,
     )  # fmt: skip
     store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), HEAD_SIZE)
     store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
