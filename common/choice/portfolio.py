@@ -1,7 +1,7 @@
 """The configs that a choice may take: a few of each kernel, and for a batch the numbers of segments of each.
 
-A portfolio has configs without numbers of segments. These follow from the batch: as many as fill the GPU's slots once,
-half and twice as many, and one. A kernel with a launch of its own for short queries has the config of the other launch.
+A portfolio has configs without numbers of segments. These follow from the batch: one, or as many as fill a share of the
+GPU's slots. A kernel with a launch of its own for short queries has the config of the other launch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from common.choice import columns, legal
 MOST_CONFIGS = 40  # of a kernel
 ONE_LAUNCH = ("q_block", "parallel_softmax")  # their Config has no parts
 SHORT = "parallel_softmax"  # serves the short queries of the others
-SHARES = (0.5, 1.0, 2.0)  # of the slots, that segments may fill
+SHARES = (0.6, 1.0, 2.0, 5.0)  # of the slots, that segments may fill: four from which the best of logs are least far
 CUT = "num_segments"
 
 
