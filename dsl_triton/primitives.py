@@ -318,8 +318,8 @@ def base2_scale(softmax_scale, f, r):
 
 @triton.jit
 def split_sums(l, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr):
-    """l [BLOCK_M] as `add_sums` takes it: [BLOCK_M, 4, 4], l in the first place, for less than 64 rows and tiles of less
-    than 128 keys; else as it is.
+    """l [BLOCK_M] as `add_sums` takes it: [BLOCK_M, 4, 4], l in the first place, for under 64 rows and tiles of under
+    128 keys; else as it is.
 
     Several warps share the keys of so few rows. A sum over a tile's keys would be exchanged between their lanes and
     between them, 3 of 9 barriers a tile on sm_90. Each place adds up its own keys; the places are added once. Tiles of
