@@ -12,7 +12,7 @@ from common.spec.step_plan import HOLE, Cut, PlannedScratch
 from dsl_helion.arithmetic import cdiv, div, int32, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
-from dsl_helion.primitives import normalise, store_lse, store_rows
+from dsl_helion.primitives import normalise, store_lse, store_rows, wide_index
 from dsl_helion.step_plan import item_at
 
 PARTS, ROWS, HELPERS = 16, 2, 4  # at a time, programs of one item
@@ -68,9 +68,10 @@ def _merge_parts_kernel(
                         some = first_part + hl.arange(parts)
                         at = first_row + (some * block_q * queries_per_kv)[:, None] + row[None, :]  # [parts, rows]
                         there = (some < several)[:, None] & live[None, :]
-                        m = torch.where(there, hl.load(partial_m, [at, kv_head], extra_mask=there), float("-inf"))
-                        l = hl.load(partial_l, [at, kv_head], extra_mask=there)
-                        acc = hl.load(partial_acc, [at, kv_head, slice(None)], extra_mask=there[:, :, None])
+                        group = wide_index(kv_head)
+                        m = torch.where(there, hl.load(partial_m, [at, group], extra_mask=there), float("-inf"))
+                        l = hl.load(partial_l, [at, group], extra_mask=there)
+                        acc = hl.load(partial_acc, [at, group, slice(None)], extra_mask=there[:, :, None])
                         new = torch.maximum(top, m.amax(0))
                         shift = torch.where(new == float("-inf"), 0.0, new)
                         weight = torch.exp2(m - shift[None, :])

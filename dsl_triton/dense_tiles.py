@@ -35,19 +35,30 @@ def load_block(
     MASKED: rows may lie behind the last one; they give zeros.
     """
     TRANSPOSED: tl.constexpr = KEYS and f.transposed_keys is not None
-    if hasattr(block, "ptr"):  # Rows
-        ALONG: tl.constexpr = 0 if TRANSPOSED else 1
-        at = tl.arange(0, TILE_SIZE)
-        lane = tl.expand_dims(tl.arange(0, LANES), 1 - ALONG)
-        ptrs = block.ptr + row.to(tl.int64) * block.stride + column
-        ptrs = ptrs + tl.expand_dims(at * block.stride, ALONG) + lane
-        if MASKED:
-            return tl.load(ptrs, mask=tl.expand_dims(row + at < block.count, ALONG), other=0.0)
-        else:
-            return tl.load(ptrs)
+    if isinstance(block, tl.tuple):  # Rows, of whose fields Triton 3.6 forgets the names
+        return _load_plainly(block, row, column, TILE_SIZE, LANES, MASKED, TRANSPOSED)
+    elif hasattr(block, "count"):  # Rows as the interpreter has them
+        return _load_plainly(block, row, column, TILE_SIZE, LANES, MASKED, TRANSPOSED)
     else:
         x = block.load([row, column])
         return tl.trans(x) if TRANSPOSED else x
+
+
+@triton.jit
+def _load_plainly(
+    block, row, column,
+    TILE_SIZE: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr, TRANSPOSED: tl.constexpr,
+):  # fmt: skip
+    ptr, stride, count = block
+    ALONG: tl.constexpr = 0 if TRANSPOSED else 1
+    at = tl.arange(0, TILE_SIZE)
+    lane = tl.expand_dims(tl.arange(0, LANES), 1 - ALONG)
+    ptrs = ptr + row.to(tl.int64) * stride + column
+    ptrs = ptrs + tl.expand_dims(at * stride, ALONG) + lane
+    if MASKED:
+        return tl.load(ptrs, mask=tl.expand_dims(row + at < count, ALONG), other=0.0)
+    else:
+        return tl.load(ptrs)
 
 
 @triton.jit
