@@ -35,9 +35,9 @@ def load_block(
     MASKED: rows may lie behind the last one; they give zeros.
     """
     TRANSPOSED: tl.constexpr = KEYS and f.transposed_keys is not None
-    if isinstance(block, tl.tuple):  # Rows, of whose fields Triton 3.6 forgets the names
+    if isinstance(block, tl.tuple):  # noqa: SIM114  Rows, of whose fields Triton 3.6 forgets the names
         return _load_plainly(block, row, column, TILE_SIZE, LANES, MASKED, TRANSPOSED)
-    elif hasattr(block, "count"):  # Rows as the interpreter has them
+    elif hasattr(block, "count"):  # noqa: SIM114  Rows as the interpreter has them; Triton must not ask both
         return _load_plainly(block, row, column, TILE_SIZE, LANES, MASKED, TRANSPOSED)
     else:
         x = block.load([row, column])
