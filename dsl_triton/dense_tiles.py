@@ -37,7 +37,7 @@ def load_block(
     TRANSPOSED: tl.constexpr = KEYS and f.transposed_keys is not None
     if isinstance(block, tl.tuple):  # noqa: SIM114  Rows, of whose fields Triton 3.6 forgets the names
         return _load_plainly(block, row, column, TILE_SIZE, LANES, MASKED, TRANSPOSED)
-    elif hasattr(block, "count"):  # noqa: SIM114  Rows as the interpreter has them; Triton must not ask both
+    elif hasattr(block, "count"):  # Rows as the interpreter has them; Triton must not ask both
         return _load_plainly(block, row, column, TILE_SIZE, LANES, MASKED, TRANSPOSED)
     else:
         x = block.load([row, column])
