@@ -14,7 +14,7 @@ from common.kit.levels import level, read, size
 # Which cases of the smoke level a bug shows in, by what they ask.
 WHERE = {
     "scale_of_the_head_size": lambda case: case.softmax_scale == 0.5,
-    "value_in_strides_of_key": lambda case: case.value_style and case.key_style != case.value_style,
+    "value_in_strides_of_key": lambda case: apart(case) and longest(case) > 0,
     "whole_softcap": lambda case: capped(case),
     "slopes_of_the_paper": lambda case: case.ask.alibi == "drawn",
     "window_ends_at_4096": lambda case: (case.ask.sliding_window or 0) > 4096,
@@ -31,6 +31,10 @@ WHERE = {
 
 def longest(case):
     return max((keys for query, keys in case.lens if query), default=0)
+
+
+def apart(case):
+    return case.value_style and case.key_style != case.value_style
 
 
 def capped(case):
