@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,6 +66,17 @@ class Told:
     candidate: Candidate
     us: float
     limits: str
+
+
+class _Ranked(NamedTuple):
+    """The candidates of a batch. rows, segments, lost: [candidate]. decode: the config of short queries beside prompts.
+    level: what each member of the net says of all of them on average; zeros without any."""
+
+    rows: np.ndarray
+    segments: np.ndarray
+    lost: np.ndarray
+    decode: dict[str, Any] | None
+    level: np.ndarray
 
 
 class Learned:
@@ -131,8 +142,7 @@ class Learned:
         for start in range(0, len(many), TOGETHER):
             of = [coarse(stats) for stats in many[start : start + TOGETHER]]
             ranked = list(self._ranked(shape, of, gpu, kernels))
-            decodes, levels = [one[3] for one in ranked], [one[4] for one in ranked]
-            others = self._owned(shape, of, decodes, levels, gpu, own)
+            others = self._owned(shape, of, [one.decode for one in ranked], [one.level for one in ranked], gpu, own)
             for (rows, segments, lost, decode, _), other in zip(ranked, others, strict=True):
                 i = int(np.argmin(lost)) if len(rows) else None
                 one = None if i is None else self._candidate(rows[i], segments[i], lost[i], decode)
@@ -162,18 +172,17 @@ class Learned:
 
     def _ranked(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu, kernels: Collection[str] | None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any] | None, np.ndarray]]:
-        """(row, segments, loss) of each candidate of each batch, the config of its short queries beside prompts, and
-        what each member of the net says of all its candidates on average; None without any."""
+    ) -> Iterator[_Ranked]:
+        """The candidates of each batch."""
         apart_for = [i for i, stats in enumerate(many) if stats.max_query_len > SHORT_QUERY]
-        found: dict[int, Any] = {}
+        found: dict[int, _Ranked] = {}
         if apart_for:
             configs, decode = self._short(shape, [many[i] for i in apart_for], gpu)
             rows, segments, lost, level = self._losses(shape, [many[i] for i in apart_for], gpu, kernels, decode)
-            found = {i: (rows, segments[n], lost[n], configs[n], level[n]) for n, i in enumerate(apart_for)}
+            found = {i: _Ranked(rows, segments[n], lost[n], configs[n], level[n]) for n, i in enumerate(apart_for)}
         if short := [i for i in range(len(many)) if i not in found]:
             rows, segments, lost, level = self._losses(shape, [many[i] for i in short], gpu, kernels, None)
-            found |= {i: (rows, segments[n], lost[n], None, level[n]) for n, i in enumerate(short)}
+            found |= {i: _Ranked(rows, segments[n], lost[n], None, level[n]) for n, i in enumerate(short)}
         return (found[i] for i in range(len(many)))
 
     def _losses(

@@ -135,8 +135,8 @@ def _compile(job: Compilation, gpu: Gpu) -> dict[str, Any]:
 def _reason(error: BaseException) -> str:
     """The type and the first line; behind what Triton wraps, as it quotes the source of each caller, the fault."""
     told, inner = (str(error).strip().splitlines() or [""])[0], error
-    while inner.__cause__ or inner.__context__:
-        inner = inner.__cause__ or inner.__context__
+    while below := inner.__cause__ or (None if inner.__suppress_context__ else inner.__context__):
+        inner = below
     fault = getattr(inner, "error_message", None) or ("" if inner is error else str(inner))
     fault = (fault.strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {told if fault in told else f'{told} {fault}'}"[:300]
