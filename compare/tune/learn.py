@@ -11,11 +11,14 @@ made among what was timed on the row.
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -46,13 +49,13 @@ FOLDS, SEED = 5, 0
 LEAST = 8  # candidates of a row that is judged
 CONFIGS = 16  # of a portfolio, a kernel
 NEAR, SEEN = 1.03, 2  # of a row's best time, and rows: what a portfolio has
-FIRST = (1, 3, 5)
+FIRST, ALONE = (1, 3, 5), "first pick of each kernel by its name"
 FOLLOWS = ("copy_programs", "descriptors", "new_kv", "overlap")  # from batch and GPU, as Family._of_logs has it
 
 
 class Data:
-    """Points as arrays. loss: log(time / least of the row), at most CLIP. constants: of the formula
-    (common/choice/cost.py)."""
+    """Points as arrays. loss: log(time / least of the row), at most CLIP; behind: the same of the points of its kernel
+    alone, for `auto` is not all that asks. constants: of the formula (common/choice/cost.py)."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         timed = {point.row for point in points if point.us is not None}
@@ -66,15 +69,25 @@ class Data:
         least = np.full(len(number), np.inf)
         np.minimum.at(least, self.row, self.us)
         self.loss = np.minimum(np.log(self.us / least[self.row]), CLIP)
+        of = {one: i for i, one in enumerate(dict.fromkeys((p.row, p.kernel) for p in self.points))}
+        self.kernel = np.array([of[p.row, p.kernel] for p in self.points])
+        least = np.full(len(of), np.inf)
+        np.minimum.at(least, self.kernel, self.us)
+        with np.errstate(invalid="ignore"):  # a kernel of which nothing was timed on a row
+            self.behind = np.nan_to_num(np.minimum(np.log(self.us / least[self.kernel]), CLIP))
         self.constants = constants(cost.terms(batches, configs), self.us)
         self.table = table(batches, configs, self.constants)
 
-    def fit(self, at: np.ndarray) -> Net:
-        """A net over these points."""
-        mean, scale = self.table[at].mean(axis=0), self.table[at].std(axis=0) + 1e-3
-        x = np.clip((self.table[at] - mean) / scale, -LIMIT, LIMIT)
-        members = [trained(x, self.loss[at], self.row[at], SEED + number) for number in range(NETS)]
-        return Net(mean, scale, tuple(members))
+    def fit(self, parts: Sequence[np.ndarray], pool: Executor) -> list[Net]:
+        """A net over the points of each part; their members are trained beside each other."""
+        found, members = [], []
+        for at in parts:
+            mean, scale = self.table[at].mean(axis=0), self.table[at].std(axis=0) + 1e-3
+            x = np.clip((self.table[at] - mean) / scale, -LIMIT, LIMIT).astype(np.float32)
+            told = self.loss[at], self.behind[at], self.row[at], self.kernel[at]
+            members.append([pool.submit(trained, x, *told, SEED + number) for number in range(NETS)])
+            found.append((mean, scale))
+        return [Net(*scaled, tuple(one.result() for one in own)) for scaled, own in zip(found, members, strict=True)]
 
     def told(self, net: Net, at: np.ndarray) -> np.ndarray:
         """What a net says that these points lose, which are whole rows."""
@@ -106,12 +119,14 @@ def constants(terms: np.ndarray, us: np.ndarray) -> np.ndarray:
     return np.exp(least_squares(off, np.zeros(len(cost.TERMS)), loss="soft_l1", f_scale=0.1).x).round(4)
 
 
-def trained(x: np.ndarray, loss: np.ndarray, row: np.ndarray, seed: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+def trained(
+    x: np.ndarray, loss: np.ndarray, behind: np.ndarray, row: np.ndarray, kernel: np.ndarray, seed: int
+) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     """The layers of one perceptron. What a row's points have in common costs nothing: only their differences are
-    learned, of near ones most, and what the net's pick of each row loses."""
+    learned, of near ones most, and what the net's pick of each row loses, and its pick of each kernel on it."""
     draw, torch_draw = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     of_row = [np.flatnonzero(row == number) for number in np.unique(row)]
-    inputs, wanted = torch.tensor(x, dtype=torch.float32), torch.tensor(loss, dtype=torch.float32)
+    inputs, wanted, lost = (torch.tensor(one, dtype=torch.float32) for one in (x, loss, behind))
     layers = [_layer(*sizes, torch_draw) for sizes in ((x.shape[1], HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 1))]
     rows = min(ROWS, len(of_row))
     steps = EPOCHS * (len(of_row) // rows)
@@ -130,7 +145,10 @@ def trained(x: np.ndarray, loss: np.ndarray, row: np.ndarray, seed: int) -> tupl
         far = torch.nn.functional.smooth_l1_loss(off - mean[group], torch.zeros_like(off), beta=BETA, reduction="none")
         optimiser.zero_grad()
         near = (torch.exp(-NEARNESS * wanted[at]) * far).mean()
-        (near + SHARE * (_picked(told, group, rows) * wanted[at]).sum() / rows).backward()
+        of, kernels = (torch.tensor(one) for one in np.unique(kernel[at], return_inverse=True))
+        picks = (_picked(told, group, rows) * wanted[at]).sum() / rows
+        picks = picks + (_picked(told, kernels, len(of)) * lost[at]).sum() / len(of)
+        (near + SHARE * picks).backward()
         optimiser.step()
         schedule.step()
     return tuple((weights.detach().numpy(), biases.detach().numpy()) for weights, biases in layers)
@@ -157,22 +175,24 @@ def _answers(x: torch.Tensor, layers: Sequence[tuple[torch.Tensor, torch.Tensor]
     return (x @ weights + biases)[:, 0]
 
 
-def unseen(data: Data, fold: Callable[[Point], str]) -> np.ndarray:
+def unseen(data: Data, fold: Callable[[Point], str], pool: Executor) -> np.ndarray:
     """What each point is told to lose by a net that saw nothing of its fold, in any DSL and on any GPU."""
     groups = sorted({fold(p) for p in data.points})
     random.Random(SEED).shuffle(groups)
     number = {name: i % FOLDS for i, name in enumerate(groups)}
     folds, found = np.array([number[fold(p)] for p in data.points]), np.full(len(data.points), np.nan)
-    for which in range(FOLDS):
-        out, others = np.flatnonzero(folds == which), np.flatnonzero(folds != which)
-        if len(out) and len(others):  # one seed, or one shape: nothing is held out
-            found[out] = data.told(data.fit(others), out)
+    if len(groups) > 1:  # one seed, or one shape: nothing is held out
+        parts = [np.flatnonzero(folds == which) for which in range(min(FOLDS, len(groups)))]
+        nets = data.fit([np.flatnonzero(folds != which) for which in range(len(parts))], pool)
+        for out, net in zip(parts, nets, strict=True):
+            found[out] = data.told(net, out)
     return found
 
 
 def held_out(data: Data, dsl: str, gpu: Gpu, lost: np.ndarray) -> dict[str, list[float]]:
     """Regrets of `rules` (what `auto` took that day), `first pick`, `best of the first 3` and `5` on the rows of a DSL
-    and GPU that are judged, portable kernels alone. lost: as `unseen`."""
+    and GPU that are judged, portable kernels alone; ALONE: of the pick among a kernel's own candidates against the best
+    of them. lost: as `unseen`."""
     judged = np.array([p.of(dsl, gpu) and not p.kernel.startswith("native") for p in data.points])
     judged &= np.isfinite(data.us) & np.isfinite(lost)
     found: dict[str, list[float]] = defaultdict(list)
@@ -187,6 +207,10 @@ def held_out(data: Data, dsl: str, gpu: Gpu, lost: np.ndarray) -> dict[str, list
         for first in FIRST:
             name = "first pick" if first == 1 else f"best of the first {first}"
             found[name].append(regret.of(data.us[order[:first]].min(), best))
+        for kernel in np.unique(data.kernel[at]):
+            own = at[data.kernel[at] == kernel]
+            if len(own) >= LEAST:
+                found[ALONE].append(regret.of(data.us[own[lost[own].argmin()]], data.us[own].min()))
     return found
 
 
@@ -314,16 +338,19 @@ def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: P
     told = {"runs": len(folders), "latest": latest.get("started", "")[:10], "versions": latest.get("versions", {})}
     pages: list[list[str]] = []
     data = Data([point for dsl in registry.DSLS for point in points(folders, dsl)])
-    net, lost = None, {}
+    if not np.isfinite(data.us).any():
+        print("nothing was timed")
+        return NOTHING
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        (net,) = data.fit([np.arange(len(data.points))], pool)
+        lost = {"seed": unseen(data, by_seed, pool), "shape": unseen(data, by_shape, pool)}
     for dsl in (name for name in dict.fromkeys(kernel.split("/")[0] for kernel in kernels) if name in registry.DSLS):
         for name, gpu in gpus.items():
             if not any(p.of(dsl, gpu) and p.us is not None for p in data.points):
                 print(f"{dsl} on {name}: nothing was timed")
                 continue
             sources = won.stamps([f"{dsl}/{kernel}" for kernel in columns.KERNELS])
-            if net is None:
-                net = data.fit(np.arange(len(data.points)))
-                lost = {"seed": unseen(data, by_seed), "shape": unseen(data, by_shape)}
             plain = content(data, net, lost, dsl, gpu, sources, told, _fresh(folders, dsl, gpu, sources))
             if install:
                 _put(registry.load(f"{dsl}/auto").FAMILY.learned_path(gpu), text(plain))

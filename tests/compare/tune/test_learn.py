@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -86,7 +87,9 @@ def test_lines_of_another_dsl_are_left_out(tmp_path):
 def test_the_net_finds_what_made_the_times(tmp_path):
     data = learn.Data(learn.points([folder(tmp_path / "a", lines())], "triton"))
     every = np.arange(len(data.points))
-    lost = data.told(data.fit(every), every)
+    with ThreadPoolExecutor(1) as pool:
+        (net,) = data.fit([every], pool)
+    lost = data.told(net, every)
     for row in np.unique(data.row):
         at = np.flatnonzero(data.row == row)
         assert data.loss[at[np.argmin(lost[at])]] < 0.02
@@ -96,10 +99,14 @@ def test_a_row_is_judged_by_a_net_that_saw_nothing_of_its_fold(tmp_path, monkeyp
     runs = [folder(tmp_path / str(n), lines(rows), n, rows) for n, rows in enumerate((ROWS[:6], ROWS[6:]))]
     data, seen = learn.Data(learn.points(runs, "triton")), []
     fit = learn.Data.fit
-    monkeypatch.setattr(
-        learn.Data, "fit", lambda self, at: seen.append({self.points[i].seed for i in at}) or fit(self, at)
-    )
-    found = learn.held_out(data, "triton", GPU, learn.unseen(data, learn.by_seed))
+
+    def noted(self, parts, pool):
+        seen.extend({self.points[i].seed for i in at} for at in parts)
+        return fit(self, parts, pool)
+
+    monkeypatch.setattr(learn.Data, "fit", noted)
+    with ThreadPoolExecutor(1) as pool:
+        found = learn.held_out(data, "triton", GPU, learn.unseen(data, learn.by_seed, pool))
     assert sorted(map(tuple, seen)) == [(0,), (1,)]
     assert len(found["rules"]) == 12 and np.mean(found["first pick"]) < np.mean(found["rules"])
 
