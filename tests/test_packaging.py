@@ -178,7 +178,7 @@ def test_the_kit_of_an_installed_one_judges_a_kernel_in_a_common_of_its_own(besi
 @pytest.mark.slow
 def test_a_cell_of_each_dsl_is_right_in_an_installed_one(beside, tmp_path):
     """Its workers are processes of their own, and Helion looks a kernel's names up in its module."""
-    kernels = "triton/auto,helion/auto,helion/ablations.last_arriver"
+    kernels = "triton/auto,helion/auto,helion/ablations.idiomatic"
     command = [beside / "diptych", "run", "--workload", "q1s33", "--kernels", kernels, "--out", "run"]
     done = run_beside(command, tmp_path)
     assert done.returncode == 0 and "3 cells: 3 ok" in done.stdout, done.stdout + done.stderr

@@ -26,8 +26,8 @@ GPU, CELLS = "tests/gpu/test_gpu_call.py", "tests/conformance/test_conformance.p
         (f"{GPU}::test_it[triton-x]", f"{GPU} triton"),
         ("tests/compare/run/test_tested.py::test_cells[helion]", "tests/compare/run/test_tested.py helion"),
         ("tests/kernels/test_split.py::test_it[pages-helion]", "tests/kernels/test_split.py helion"),
-        ("tests/gpu/test_gpu_conformance.py::test_it[helion/ablations.fused-query-1-float32]",
-         "tests/gpu helion/ablations.fused float32"),
+        ("tests/gpu/test_gpu_conformance.py::test_it[helion/ablations.idiomatic-query-1-float32]",
+         "tests/gpu helion/ablations.idiomatic float32"),
         ("tests/gpu/test_gpu_random.py::test_it[helion-from-8]", "tests/gpu/test_gpu_random.py helion from-8"),
     ],
 )  # fmt: skip

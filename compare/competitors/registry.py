@@ -15,7 +15,6 @@ from typing import Any
 from common.gpus import Gpu
 from common.interpreter import light_import
 from common.serving import winners
-from common.serving.choice import Choice
 from common.serving.grid import seen
 from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.cdna import Cdna
@@ -42,22 +41,12 @@ ON_REQUEST: tuple[str, ...] = (  # only where --kernels names them: most compile
 )
 CALLED = tuple(f"{dsl}/auto" for dsl in DSLS)  # what an engine calls: it chooses among the rungs
 KERNELS: tuple[str, ...] = OWN + BASELINES + ON_REQUEST
-ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes one that does not name the folder
-    "triton/ablations.last_arriver": "parallel_softmax",
-    "triton/ablations.fused": "q_block",
-    "triton/ablations.elementwise": "q_block",
-    "triton/ablations.cumulative": "q_block",
-    "helion/ablations.last_arriver": "parallel_softmax",
-    "helion/ablations.barrier": "parallel_softmax",
-    "helion/ablations.fused": "q_block",
-    "helion/ablations.elementwise": "q_block",
-    "helion/ablations.cumulative": "q_block",
-    "helion/ablations.idiomatic": "q_block",
-}
+# And the rung that it varies; no glob takes one that does not name the folder.
+ABLATIONS: dict[str, str] = {"helion/ablations.idiomatic": "q_block"}
 # Source for one vendor's machine, in a column of its own, and the rung whose short queries it takes (`native.auto`
 # chooses by itself); as ablations, only where a glob names the folder.
 NATIVE: dict[str, str] = {"triton/native.sm90_prefill": "unpaged", "triton/native.auto": "auto"}
-_DERIVED = ABLATIONS | NATIVE  # their configs come from the rung's heuristics, through the module's `default`
+_DERIVED = ABLATIONS | NATIVE  # their configs come from those of the rung
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.competitors.baselines"}
 HEURISTICS = ("tree", "default", "paper", "learned")  # whose configs a run takes
 _PAPER = "heuristics/paper/listing2.py"  # as a family names it
@@ -193,7 +182,7 @@ def default_config(
     heuristics: `tree` asks the measured winners of the GPU first (common/serving/winners.py), `learned` what logs
     teach (`heuristics/learned/<gpu>.json`), `paper` the paper's Listing 2; all then, and `default` at once, the
     kernel's DEFAULT made to fit: `Family.named` says which. Without a GPU the kernel's DEFAULT. An ablation takes what
-    its rung would, as its `default` derives it from that. A variant of the id (`@paper`) wins over the run's: `@fixed`
+    its rung would, as its `of_rung` makes it fit. A variant of the id (`@paper`) wins over the run's: `@fixed`
     is the kernel's DEFAULT on every batch, `@page` the default with tiles of a page, as before the paper's 4.6. Raises
     UnsupportedFeature where the kernel has no tile of a page's size. needs: what the batch asks of a kernel
     (`common.spec.kernel.asked_of`), which a kernel that picks another, as `auto`, has to know. sees: keys that a query
@@ -213,28 +202,12 @@ def default_config(
         stats = seen(stats, sees)
         dsl, name = kernel_id.split("/")
         auto = "native.auto" if kernel_id in NATIVE else "auto"
-        rung = Rung(importlib.import_module(f"{_PACKAGES[dsl]}.{auto}").FAMILY, heuristics)
-        choice = rung.choice(ABLATIONS.get(kernel_id, name), shape, stats, gpu)
+        family = importlib.import_module(f"{_PACKAGES[dsl]}.{auto}").FAMILY
+        choice = family.named(ABLATIONS.get(kernel_id, name), shape, stats, gpu, heuristics)
         origin = "tree" if choice.measured else "paper" if choice.path.startswith(_PAPER) else "heuristics"
         origin = "DEFAULT" if choice.path == "DEFAULT" else origin
-        if kernel_id in ABLATIONS:
-            return kernel.default(rung, shape, stats, gpu), origin
-        return choice.config, origin
+        return kernel.of_rung(choice.config) if kernel_id in ABLATIONS else choice.config, origin
     return kernel.DEFAULT, "DEFAULT"
-
-
-@dataclasses.dataclass(frozen=True)
-class Rung:
-    """What `default` of an ablation asks as if it were a module of rules: `heuristics.q_block(shape, stats, gpu)`."""
-
-    family: Any
-    heuristics: str
-
-    def choice(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Choice:
-        return self.family.named(kernel, shape, stats, gpu, self.heuristics)
-
-    def __getattr__(self, kernel: str) -> Any:
-        return lambda shape, stats, gpu: self.choice(kernel, shape, stats, gpu).config
 
 
 def config_words(plain: Mapping[str, Any]) -> str:

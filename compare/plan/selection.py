@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compare.competitors.registry import ABLATIONS, BASELINES, NATIVE, OWN, select
+from compare.competitors.registry import BASELINES, NATIVE, OWN, select
 from compare.plan.options import OF_A_BATCH, OF_A_TRACE, RowOptions
 from compare.plan.situation import Situation
 from compare.workloads import Ask, Workload, parse_lens, parse_shape, suites, trace
@@ -58,9 +58,6 @@ def _kernels(asked: RowOptions, now: Situation) -> tuple[str, ...]:
     """The named kernels, else those of the suite; baselines only where cells are timed."""
     if asked.kernels is not None:
         return select(asked.kernels)
-    if asked.suite == "ablations":
-        varied = dict.fromkeys(f"{kernel.split('/')[0]}/{rung}" for kernel, rung in ABLATIONS.items())
-        return (*varied, *ABLATIONS)
     if asked.suite == "features":
         return suites.FEATURE_KERNELS
     if asked.suite in suites.FIGURE_KERNELS:

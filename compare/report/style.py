@@ -30,14 +30,6 @@ RUNG_MARKERS = {
     "split": "v",
     "unpaged": "p",
 }
-ABLATION_MARKERS = {
-    "last_arriver": "<",
-    "barrier": "X",
-    "fused": "d",
-    "elementwise": "P",
-    "cumulative": "*",
-    "idiomatic": "h",
-}
 STYLES = {  # colour, marker, which part of it is filled
     **{f"triton/{rung}": ("#0072B2", marker, "none") for rung, marker in RUNG_MARKERS.items()},
     "triton/auto": ("#0072B2", "P", "full"),
@@ -45,8 +37,7 @@ STYLES = {  # colour, marker, which part of it is filled
     "triton/native.auto": ("#0072B2", "X", "none"),
     **{f"helion/{rung}": ("#D55E00", marker, "bottom") for rung, marker in RUNG_MARKERS.items()},
     "helion/auto": ("#D55E00", "X", "full"),
-    **{f"triton/ablations.{name}": ("#56B4E9", marker, "left") for name, marker in ABLATION_MARKERS.items()},
-    **{f"helion/ablations.{name}": ("#E69F00", marker, "right") for name, marker in ABLATION_MARKERS.items()},
+    "helion/ablations.idiomatic": ("#E69F00", "h", "right"),
     "baseline/flash_attn3": ("#000000", "*", "full"),
     "baseline/sdpa": ("#009E73", ">", "full"),
     "baseline/sdpa_dense": ("#CC79A7", "d", "none"),

@@ -113,8 +113,8 @@ CONSTRUCTS: tuple[Construct, ...] = (
     ),
     Construct(
         "a barrier of the whole grid between two phases of one launch",
-        "not yet: no such call; atomics by hand (`ablations/last_arriver.py`)",
-        f"{SUPPORTED}: `hl.barrier` (`ablations/barrier.py`)",
+        "not yet: no such call; atomics by hand ([last_arriver](ablations.md#last_arriver))",
+        f"{SUPPORTED}: `hl.barrier` ([barrier](ablations.md#barrier))",
     ),
     Construct(
         "a barrier inside a loop of the grid",
@@ -200,7 +200,7 @@ CONSTRUCTS: tuple[Construct, ...] = (
         f"{IMPOSSIBLE}: rows' operands are made outside, or in an `if` without `else`",
         "InductorLoweringError: Error in codegen for node _if",
         ("helion", "dict_in_both_branches"),
-        cost="`ablations/fused.py`, whose branches differ in rows, serves no feature of rows (ALiBi, spans, ...)",
+        cost="[fused](ablations.md#fused), whose branches differ in rows, has no feature of rows (ALiBi, spans, ...)",
     ),
     Construct(
         "`t[index]` in a helper",

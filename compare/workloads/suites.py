@@ -382,12 +382,6 @@ def tuning(seed: int = 0) -> tuple[Workload, ...]:
     return tuple(_seeded(draw(), seed))
 
 
-def ablations(seed: int = 0) -> tuple[Workload, ...]:
-    """Rows of `peers` that judge the ablations; without --kernels, the ablations and the rungs that they vary run on
-    them."""
-    return pick(peers(seed), "q1s32k,8q1s2k~,128q1s2k~,q2k,16q1s2k_16q512s1536")
-
-
 def _seeded(rows: list[Workload] | tuple[Workload, ...], seed: int) -> list[Workload]:
     """The rows with values seeded by run and row; the lengths do not depend on the seed."""
     return [replace(row, seed=seed * 1000 + number) for number, row in enumerate(rows)]
@@ -400,7 +394,6 @@ SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
     "serving": serving,
     "tuning": tuning,
     "unseen": unseen,
-    "ablations": ablations,
     "fig6": lambda seed: tuple(_seeded(fig6(), seed)),
     "fig7": lambda seed: tuple(_seeded(fig7(), seed)),
     "fig8": lambda seed: tuple(_seeded(fig8(), seed)),

@@ -7,7 +7,6 @@ All block sizes and what else a helion.Config has are free to Helion's autotuner
 
 from collections.abc import Iterator
 from dataclasses import replace
-from types import ModuleType
 
 import helion
 import helion.language as hl
@@ -15,27 +14,28 @@ import torch
 
 from common.spec import AttentionShape, Gpu
 from common.spec.kernel import Capacity
-from common.spec.metadata import BatchStats
 from dsl_helion import q_block
-from dsl_helion.ablations import SUPPORTS
 from dsl_helion.binding import gather_form, kernel, launches, loop_order, operands, run, smallest_block_m
 from dsl_helion.features import WIDEST
 from dsl_helion.q_block import CONTRACT, Config
 
-__all__ = ["CONTRACT", "SUPPORTS", "Config"]
+__all__ = ["CONTRACT", "Config"]
 
 DEFAULT = Config(gather="flat")
+# Nothing serves with it, so it has what the evidence needs.
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 SEQUENCES = 128  # in a tile of those that a program counts
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
 
 
-def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    return replace(heuristics.q_block(shape, stats, gpu), gather="flat")
+def of_rung(config: Config) -> Config:
+    """q_block's config, for a tile of keys has one index a key."""
+    return replace(config, gather="flat")
 
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
-    """q_block's, without whole pages: a tile of keys has one index a key."""
+    """q_block's, without whole pages."""
     return (config for config in q_block.space(shape, gpu) if config.gather != "page")
 
 

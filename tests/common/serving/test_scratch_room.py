@@ -13,8 +13,8 @@ from compare.competitors import registry
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
 LENS = [(1, 200), (3, 150)]
-RUNGS = ("parallel_softmax", "adjustable_tile", "unpaged", "ablations.last_arriver")
-KERNELS = [f"{dsl}/{name}" for dsl in ("triton", "helion") for name in RUNGS] + ["helion/ablations.barrier"]
+RUNGS = ("parallel_softmax", "adjustable_tile", "unpaged")
+KERNELS = [f"{dsl}/{name}" for dsl in ("triton", "helion") for name in RUNGS]
 SHORT = {
     "tokens": (SHAPE, 3, 4),
     "segments": (SHAPE, 4, 3),

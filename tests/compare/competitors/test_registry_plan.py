@@ -155,8 +155,8 @@ def _winners(config, stats):
         ("paper", AttentionShape(), "paper"),
     ],
 )
-@pytest.mark.parametrize("kernel_id", ["triton/q_block", "triton/ablations.cumulative"])
-def test_who_is_asked_for_a_config(monkeypatch, heuristics, shape, origin, kernel_id):
+def test_who_is_asked_for_a_config(monkeypatch, heuristics, shape, origin):
+    kernel_id = "triton/q_block"
     tuned = dataclasses.replace(load("triton/q_block").DEFAULT, num_warps=2, num_stages=5)
     kernel, stats = load(kernel_id), suite("peers")[0].stats
     known = _winners(registry.config_dict(tuned), stats)

@@ -176,8 +176,8 @@ def test_clocks_follow_from_the_stated_peaks():
 
 
 def test_no_rule_is_a_typed_error():
-    with pytest.raises(NoEstimate, match="ablations"):
-        estimate(workload("q1s16"), "triton/ablations.fused", Q_BLOCK, [FACTS], H200)
+    with pytest.raises(NoEstimate, match="flex"):
+        estimate(workload("q1s16"), "baseline/flex", Q_BLOCK, [FACTS], H200)
     with pytest.raises(NoEstimate, match="other"):
         estimate(
             workload("q1s16"),
@@ -231,7 +231,7 @@ def test_the_column_of_an_absent_gpu_is_plain_values():
 
 
 def test_without_a_rule_the_column_is_a_floor():
-    said = column(workload("q1s1k"), "triton/ablations.fused", Q_BLOCK, [FACTS], H200)
+    said = column(workload("q1s1k"), "baseline/flex", Q_BLOCK, [FACTS], H200)
     assert (said["us"], said["limiter"]) == (None, None)
     assert said["floor_us"] == cost.floor_us(workload("q1s1k"), H200)
     assert said["text"].endswith(" .. unknown")

@@ -34,8 +34,8 @@ def test_a_kernel_of_one_gpu_gets_cases_that_it_has(kernel_id: str) -> None:
 
 
 def test_a_kernel_that_plans_is_watched_at_work(monkeypatch, capsys) -> None:
-    """Without its plan this one finds no Q Block, and would be clean for having done nothing."""
-    kernel, left = registry.load("triton/ablations.cumulative"), []
+    """Without its plan this one finds no item, and would be clean for having done nothing."""
+    kernel, left = registry.load("triton/static_grid"), []
     launch = kernel.launch
 
     def launched(batch, features, out, *rest, **more) -> None:
@@ -43,7 +43,7 @@ def test_a_kernel_that_plans_is_watched_at_work(monkeypatch, capsys) -> None:
         left.append(int(out[: batch.query_start_loc[-1]].isnan().sum()))
 
     monkeypatch.setattr(kernel, "launch", launched)
-    sanitize.inside(1, "triton/ablations.cumulative", "cuda" if torch.cuda.is_available() else "cpu")
+    sanitize.inside(1, "triton/static_grid", "cuda" if torch.cuda.is_available() else "cpu")
     assert left == [0] and capsys.readouterr().out.endswith(f"{sanitize.CASES[0]} ran\n")
 
 
