@@ -147,6 +147,11 @@ PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
     _SMALLEST | {"spare_pages": (33_000,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2)},
     {"shared_pages": (65,), "mix": ("long",), "page": (8,), "context": (1100,), "sequences": (3,), "query": (1, 3)},
 )  # fmt: skip
+# More than a thousand query tokens beside several heads: in one prompt, and in one among many short ones.
+PROMPTS: tuple[dict[str, tuple[Any, ...]], ...] = (
+    _SMALLEST | {"query": (1030,), "context": (0,), "page": (64,), "sequences": (1,)},
+    _SMALLEST | {"query": (513,), "context": (64, 129), "sequences": (59,), "mix": ("prompts",), "place": ("middle",)},
+)
 STRANGE = (  # in addition at `full`: dearer ones
     *(_of_model(model) for model in {(m.heads[0] // m.heads[1], m[2:]): m for m in published.MODELS}.values()),
     *map(_whole_tiles, (16, 48, 64, 80, 96, 112, 160, 192, 256, 512)),
@@ -211,7 +216,8 @@ def _values() -> Rows:
 def _smoke() -> Rows:
     """Of every value, of every pair of the mask's few and of what changes between calls, and of every place."""
     masks = covering(MASKED, MASK_RULES, seed=11, of={*MASKS, "change"})
-    return _values() + masks + _regimes() + _alone() + _placed(PLACES, "place")
+    prompts = [row | {"brief": True} for row in _placed(PROMPTS, "prompt")]
+    return _values() + masks + _regimes() + _alone() + _placed(PLACES, "place") + prompts
 
 
 def _without(axis: str) -> Rule:

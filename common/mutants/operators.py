@@ -343,8 +343,9 @@ def made(count: int, seed: int = 0, limited: float = 1 / 3) -> list[Made]:
 
 
 def exactly(source: str) -> str:
-    """A source that computes in float64 what the given one does in float32: with P in float64 too, another order of the
-    sums then changes them by 10^-15, and any other change shows."""
+    """A source that computes in float64 what the given one does in float32, P by default too: another order of the sums
+    then changes them by 10^-15, and any other change shows."""
+    source = source.replace("query = at.batch.query.dtype", "query = torch.float64")
     return source.replace(".float()", ".double()").replace("torch.float32", "torch.float64")
 
 

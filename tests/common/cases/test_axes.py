@@ -9,6 +9,7 @@ from common.cases.axes import AXES, EVERY, MASK_RULES, MASKS, PAIR_RULES, RULES
 from common.cases.by_axes import (
     ABILITIES,
     PLACES,
+    PROMPTS,
     REGIMES,
     STRANGE,
     axes_case,
@@ -105,7 +106,8 @@ def test_no_row_breaks_a_rule(rows, request):
     rows = SMOKE if rows == "smoke" else request.getfixturevalue("every")
     assert not any(rule.broken(row) for row in rows for rule in axes.POSSIBLE)
     dear = sum(any(rule.broken(row) for rule in RULES) for row in rows)
-    assert dear <= 30 + len(PLACES) + len(STRANGE)  # of these and REGIMES, whose own values are cheap together
+    # of these and REGIMES, whose own values are cheap together
+    assert dear <= 30 + len(PLACES) + len(PROMPTS) + len(STRANGE)
 
 
 def test_what_no_small_case_has_is_asked_at_smoke():
@@ -121,6 +123,14 @@ def test_what_no_small_case_has_is_asked_at_smoke():
     on = [sum(row[axis] != AXES[axis][0] for axis in MASKS if axis not in ("query", "context")) for row in SMOKE]
     assert sum(count >= 4 for count in on) >= 20
     assert any(row["softcap"] and "query" in str(row["store"]) for row in SMOKE)
+
+
+def test_many_tokens_meet_several_heads_at_smoke():
+    """A KV head by modulo in prompts of more than a thousand tokens alone lived: such cases had one KV head."""
+    cases = map(axes_case, range(num_smoke()))
+    several = [case for case in cases if case.heads[1] > 1 and case.heads[0] > case.heads[1]]
+    assert any(query_len > 1024 for case in several for query_len, _ in case.lens)
+    assert any(sum(query_len for query_len, _ in case.lens) > 1024 and len(case.lens) > 32 for case in several)
 
 
 def test_what_is_served_is_asked_at_smoke():

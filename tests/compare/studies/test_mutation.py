@@ -106,6 +106,7 @@ SEGMENTS = "max(1, -(-tiles // at.schedule.segments))"
     ("before", "after", "wrong"),
     [
         (SEGMENTS, "1", False),  # another cut of the keys
+        ("schedule or Schedule()", "Schedule()", False),  # other tiles, and P's default type
         ("state.l * fade + p.sum(-1)", "state.l * fade + p.half().float().sum(-1)", True),
         ("rows / at.features.out_scale", "1.0001 * rows / at.features.out_scale", True),
     ],
