@@ -47,8 +47,8 @@ def _reduce_segments_kernel(
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
     f: dict,
     queries_per_kv: hl.constexpr,
-    block_q: hl.constexpr,
-    tile_size: hl.constexpr,
+    block_q: int,
+    tile_size: int,
     num_segments: int,
     slots: hl.constexpr,
     shortest_query: hl.constexpr,

@@ -89,7 +89,7 @@ def span_keys(seq, there, first_pos, last_pos, f):
 
 
 @triton.jit
-def kv_tile_range(seq, first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr, there=True):
+def kv_tile_range(seq, first_pos, last_pos, seq_len, f, tile_size, there=True):
     """Keys and tiles that the rows at absolute positions first_pos .. last_pos of sequence `seq` need.
 
     Returns first_key, end_key (every key between is visible to some row, none outside to any) and four tile indices lo
@@ -128,7 +128,7 @@ def kv_tile_range(seq, first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr,
     # all rows lie before the first key: nothing is visible, and every range is empty
     end_key = tl.maximum(tl.minimum(end_key, seq_len), 0)
     full_end = tl.maximum(full_end, 0)
-    hi = tl.cdiv(end_key, TILE_SIZE)
+    hi = tl.cdiv(end_key, tile_size)
     if f.sliding_window is not None:
         first_key = first_pos - f.sliding_window + 1
         full_first = last_pos - f.sliding_window + 1
@@ -140,10 +140,10 @@ def kv_tile_range(seq, first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr,
             first_key = tl.minimum(first_key, some_first)
             full_first = tl.minimum(full_first, all_first)
         first_key = tl.maximum(first_key, 0)
-        lo = tl.minimum(first_key // TILE_SIZE, hi)
-        full_lo = tl.cdiv(tl.maximum(full_first, 0), TILE_SIZE)
+        lo = tl.minimum(first_key // tile_size, hi)
+        full_lo = tl.cdiv(tl.maximum(full_first, 0), tile_size)
         full_lo = tl.minimum(tl.maximum(full_lo, lo), hi)
-    full_hi = tl.minimum(tl.maximum(full_end // TILE_SIZE, full_lo), hi)
+    full_hi = tl.minimum(tl.maximum(full_end // tile_size, full_lo), hi)
     return first_key, end_key, lo, full_lo, full_hi, hi
 
 

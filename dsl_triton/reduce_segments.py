@@ -40,7 +40,8 @@ def merge_row(
     store_lse(lse_ptr, lse_strides, row, head, True, top, total)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "num_segments"])  # do not recompile for another batch or segment count
+# Do not recompile for another batch, segment count or config of the segments.
+@triton.jit(do_not_specialize=["num_seqs", "num_segments", "block_q", "tile_size"])
 def _reduce_segments_kernel(
     acc_ptr,  # f32 [num_segments, rows, num_query_heads, VALUE_SIZE]
     m_ptr,  # f32 [num_segments, rows, num_query_heads]
@@ -51,11 +52,12 @@ def _reduce_segments_kernel(
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
     num_segments,
+    block_q,
+    tile_size,
     f,
     acc_strides, m_strides, out_strides, lse_strides,
-    NUM_QUERY_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_Q: tl.constexpr,
-    TILE_SIZE: tl.constexpr, SLOTS: tl.constexpr, OVERLAP: tl.constexpr, SHORTEST_QUERY: tl.constexpr,
-    LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
+    NUM_QUERY_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, SLOTS: tl.constexpr,
+    OVERLAP: tl.constexpr, SHORTEST_QUERY: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0) % NUM_QUERY_HEADS
     place = tl.program_id(0) // NUM_QUERY_HEADS  # row of the scratch
@@ -71,9 +73,9 @@ def _reduce_segments_kernel(
             place, query_start_loc_ptr, seq_lens_ptr, num_seqs, None
         )
 
-    first = token // BLOCK_Q * BLOCK_Q
-    last_pos = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len) - 1
-    _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq, seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
+    first = token // block_q * block_q
+    last_pos = seq_len - query_len + tl.minimum(first + block_q, query_len) - 1
+    _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq, seq_len - query_len + first, last_pos, seq_len, f, tile_size)
     _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, num_segments)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # Wait for the segments, in every program: this launch ends after theirs.
@@ -93,12 +95,12 @@ def reduce_segments(
     """
     shape = batch.shape
     rows = batch.num_seqs * longest_query if by_sequence else batch.num_tokens
-    slots = triton.next_power_of_2(config.num_segments)
+    slots = max(triton.next_power_of_2(config.num_segments), 8)  # fewer segments take this code: one warp for all
     _reduce_segments_kernel[(rows * shape.num_query_heads,)](
         *partials(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, config.num_segments,
-        bundle(features), *map(strides, partials(workspace)[:2]), out.stride(), strides(lse),
+        block_q, config.tile_size, bundle(features), *map(strides, partials(workspace)[:2]), out.stride(), strides(lse),
         NUM_QUERY_HEADS=shape.num_query_heads, QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes,
-        BLOCK_Q=block_q, TILE_SIZE=config.tile_size, SLOTS=slots, OVERLAP=config.overlap,
+        SLOTS=slots, OVERLAP=config.overlap,
         SHORTEST_QUERY=shortest_query, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
         # 32 lanes read 8 segments: four warps for as many cost 0.5 us on an H200
         num_warps=min(max(slots * 4 // warp_size(batch.device), 1), 4),

@@ -340,7 +340,7 @@ class Family:
         K and V are read directly only where no sequence has a context.
         """
         config = built(self.kernel(candidate.kernel).DEFAULT, candidate.config, older=True)
-        config = changed(config, lambda _: ("overlap", "descriptors"), lambda on: on and gpu.tma)
+        config = changed(config, lambda _: ("overlap", "descriptors"), lambda _: gpu.tma)
         config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
         config = changed(config, lambda _: ("new_kv",), lambda _: stats.max_seq_len <= few_keys(stats.max_query_len))
         config = settled(config, shape, stats, gpu)

@@ -47,6 +47,13 @@ def test_a_gpu_without_logs_takes_what_fits_it_of_the_one_most_like_it(dsl):
         assert choice.path.startswith(f"{LEARNED}/h") and not any(getattr(part, "overlap", False) for part in parts)
 
 
+def test_launches_overlap_where_the_gpu_can_whatever_the_logs_were_timed_with(dsl):
+    for row in ROWS:
+        choice = chosen(dsl, row, H200)
+        parts = [choice.config, *(getattr(choice.config, part, None) for part in ("prefill", "decode"))]
+        assert all(getattr(part, "overlap", True) for part in parts)
+
+
 def test_a_damaged_file_is_named_once_and_the_rules_answer(dsl, tmp_path, monkeypatch):
     family = registry.load(f"{dsl.name}/auto").FAMILY
     folder = type("Folder", (), {"__path__": [str(tmp_path / "heuristics")]})
