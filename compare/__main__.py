@@ -31,6 +31,7 @@ VERBS = {
     "explain": "compare.run.explain",
     "doctor": "compare.run.doctor",
     "grade": "compare.studies.grade.grade",
+    "census": "compare.pages.census",
     "fleet": "compare.fleet.fleet",
     "study": "compare.studies",
     "pages": "compare.pages",

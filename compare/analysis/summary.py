@@ -73,6 +73,7 @@ def _row(record: Record) -> dict[str, Any]:
         "tflops": derived.tflops if derived else None,
         "floor_us": derived.floor_us if derived else None,
         "floor_share": derived.floor_share if derived else None,
+        "joules": derived.joules if derived else None,
         **_code(record),
         "config": config_text(record.config),
         "config_origin": record.config_origin,

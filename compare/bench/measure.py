@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from compare.bench import gate, timing
+from compare.bench import gate, nvidia, timing
 from compare.bench.arena import Arena, page_sets
 from compare.bench.clocks import Clocks
 from compare.bench.gate import Rejected
@@ -140,6 +140,14 @@ def _figures(task: Task, taken: Timing) -> Derived:
     return figures
 
 
+def _with_energy(task: Task, runner: Any, figures: Derived) -> Derived:
+    """The figures with the joules of a call, where the run asks for them and an NVIDIA GPU can replay a graph."""
+    if not task.contract.energy_s or runner.timer != "graph" or torch.version.hip:
+        return figures
+    read = nvidia.energy(task.device)
+    return dataclasses.replace(figures, joules=timing.joules(runner, read, task.contract.energy_s))
+
+
 def _finish(
     task: Task, arena: Arena, entrant: Entrant, unit: Entrant | None, clock: Any, state: dict[str, Any]
 ) -> None:
@@ -151,7 +159,7 @@ def _finish(
         verdict = gate.again(arena, runner.run, entrant.sets, subject.kernel.CONTRACT, entrant.gate)
         taken = dataclasses.replace(_taken(task, entrant, unit), clocks=state)
         outcome = ok(verdict, Evidence.MEASURED, Evidence.CHECKED_ON_GPU)
-        outcome |= {"timing": taken, "derived": _figures(task, taken)}
+        outcome |= {"timing": taken, "derived": _with_energy(task, runner, _figures(task, taken))}
         task.row(entrant.cell, subject.identity() | outcome)
     except Exception as error:
         task.failed(entrant.cell, error, subject.identity())

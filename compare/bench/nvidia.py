@@ -55,6 +55,15 @@ def by_library(uuid: str) -> Callable[[], Reading]:
     return read
 
 
+def energy(device: torch.device) -> Callable[[], float]:
+    """Reads the joules that the GPU has taken since its driver was loaded. Raises as `by_library` does."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    found = pynvml.nvmlDeviceGetHandleByUUID(address(device))
+    return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(found) / 1e3
+
+
 def by_nvidia_smi(uuid: str, mask_field: str) -> Callable[[], Reading]:
     def read() -> Reading:
         asked = f"--query-gpu=clocks.sm,{mask_field}"

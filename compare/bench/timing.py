@@ -307,6 +307,21 @@ def summarise(
     )
 
 
+def joules(
+    runner: Runner, read: Callable[[], float], seconds: float, now: Callable[[], float] = time.perf_counter
+) -> float:
+    """The joules of a call: those between two readings, over the calls of replays that go on for `seconds`, idle power
+    included. read: the GPU's counter, in joules."""
+    runner.run()
+    torch.cuda.synchronize()
+    calls, start, before = 0, now(), read()
+    while now() - start < seconds:
+        runner.run()
+        torch.cuda.synchronize()  # else the host would queue more than `seconds`
+        calls += sum(map(len, runner.parts))
+    return (read() - before) / calls
+
+
 # The timer that a cell gets: graphs, events, or the paper's protocol: 20 warm-ups and the mean of 100 launches, one
 # kernel after another, with a hot cache and without an interval.
 

@@ -38,6 +38,13 @@ ON_REQUEST: tuple[str, ...] = (  # only where --kernels names them: most compile
     "baseline/flex",
     "baseline/flag_gems",
     "baseline/aiter_triton",
+    "baseline/sglang",
+    "baseline/lmdeploy",
+    "baseline/vllm_chunked",
+    "baseline/conch",
+    "baseline/conch_decode",
+    "baseline/aiter_decode",
+    "baseline/xformers_splitk",
 )
 CALLED = tuple(f"{dsl}/auto" for dsl in DSLS)  # what an engine calls: it chooses among the rungs
 KERNELS: tuple[str, ...] = OWN + BASELINES + ON_REQUEST

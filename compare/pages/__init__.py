@@ -18,6 +18,7 @@ NAMED = {
     "choosing": "compare.pages.choosing",
     "features": "compare.pages.features",
     "reports": "compare.pages.reports",
+    "census": "compare.pages.census",
 }
 
 

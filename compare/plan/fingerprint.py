@@ -28,7 +28,7 @@ from compare.record.records import Record
 
 # Distributions of kernels that are not ours: their source is no file of this project, so their version stands for it.
 VENDORS = ("flash-attn-3", "flash-attn", "flashinfer-python", "vllm", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
-VENDORS += ("flag-gems", "aiter", "kernels")
+VENDORS += ("flag-gems", "aiter", "kernels", "conch-triton-kernels", "sglang", "lmdeploy", "xformers")
 
 
 def of_cells(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compare.competitors.registry import HEURISTICS
-from compare.record.contract import MAX_TIME_S, PRECISION, PROCESSES, Contract
+from compare.record.contract import ENERGY_S, MAX_TIME_S, PRECISION, PROCESSES, Contract
 from compare.workloads import GrammarError
 from compare.workloads.numbers import MOST_WINDOW
 
@@ -74,6 +74,7 @@ class TimingOptions:
     precision: float = PRECISION
     max_time_s: float = MAX_TIME_S
     processes: int = PROCESSES
+    energy: bool = False
 
     def contract(self, measured: bool) -> Contract:
         """The timing contract of a run; one process where nothing is timed. Raises GrammarError for what does not
@@ -83,7 +84,8 @@ class TimingOptions:
         if timer == "paper" and cache == "cold":
             repeats = "which repeats one call on the same data"
             raise GrammarError(f"--set cache: found cold, allowed hot with --timer paper, {repeats}")
-        return Contract(timer, cache, self.precision, self.max_time_s, self.processes if measured else 1)
+        energy = ENERGY_S if self.energy and measured else 0.0
+        return Contract(timer, cache, self.precision, self.max_time_s, self.processes if measured else 1, energy)
 
 
 def flag(name: str) -> str:

@@ -17,6 +17,7 @@ CACHES = ("cold", "hot")
 PRECISION = 0.005
 MAX_TIME_S = 1.5
 PROCESSES = 3
+ENERGY_S = 1.0  # the counter moves ten times a second or more
 
 _HOW = {
     "graph": "replayed graphs",
@@ -30,13 +31,14 @@ _CACHE = {"cold": "cold cache by rotating page sets", "hot": "hot cache, one pag
 class Contract:
     """precision: half-width of the paired log-ratio's 99% interval, over the rounds of all processes, at which
     rounds end. max_time_s: of rounds, per workload and process. processes: fresh ones, each of which measures every
-    cell once."""
+    cell once. energy_s: of replays of each cell, whose joules are read; 0: none."""
 
     timer: str = "graph"
     cache: str = "cold"
     precision: float = PRECISION
     max_time_s: float = MAX_TIME_S
     processes: int = PROCESSES
+    energy_s: float = 0.0
 
     @property
     def precision_each(self) -> float:

@@ -202,12 +202,14 @@ class Timing:
 
 @dataclass(frozen=True)
 class Derived:
-    """What follows from a time and its workload. `floor_share` = floor_us / median_us."""
+    """What follows from a time and its workload. `floor_share` = floor_us / median_us. joules: of a call, if
+    measured."""
 
     gbps: float
     tflops: float
     floor_us: float
     floor_share: float
+    joules: float | None = None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ _TIMING = {
     **dict.fromkeys(("rounds", "calls_per_sample", "page_sets", "cycle_bytes", "processes"), COUNT),
     "half_width": nothing_or(_AMOUNT),
 }
-_DERIVED = dict.fromkeys(("gbps", "tflops", "floor_us", "floor_share"), _AMOUNT)
+_DERIVED = dict.fromkeys(("gbps", "tflops", "floor_us", "floor_share"), _AMOUNT) | {"joules": nothing_or(_AMOUNT)}
 _GATE = {"worst": object_of(_AMOUNT), "page_sets": COUNT, "value_sets": COUNT}
 _SIZES = ("num_seqs", "num_tokens", "num_decodes", "max_query_len", "max_seq_len", "total_seq_len", "num_query_heads")
 _LOAD = dict.fromkeys((*_SIZES, "num_kv_heads", "head_size", "block_size", "kv_bytes", "flops"), COUNT)

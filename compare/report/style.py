@@ -51,6 +51,13 @@ STYLES = {  # colour, marker, which part of it is filled
     "baseline/flex": ("#009E73", "d", "full"),
     "baseline/flag_gems": ("#56B4E9", "H", "full"),
     "baseline/aiter_triton": ("#56B4E9", "^", "full"),
+    "baseline/sglang": ("#009E73", "o", "full"),
+    "baseline/lmdeploy": ("#009E73", "s", "full"),
+    "baseline/vllm_chunked": ("#56B4E9", "v", "full"),
+    "baseline/conch": ("#CC79A7", "D", "full"),
+    "baseline/conch_decode": ("#CC79A7", "d", "full"),
+    "baseline/aiter_decode": ("#56B4E9", "<", "full"),
+    "baseline/xformers_splitk": ("#CC79A7", "p", "full"),
 }
 LINES = {None: "-", "tree": "-", "default": (0, (7, 2)), "paper": "--", "fixed": ":", "page": "--", "planning": ":"}
 

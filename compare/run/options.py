@@ -52,6 +52,7 @@ def _add_timing(new: argparse.ArgumentParser) -> None:
     timing.add_argument(
         "--processes", type=at_least_one, default=PROCESSES, metavar="N", help=f"fresh ones (default {PROCESSES})"
     )
+    timing.add_argument("--energy", action="store_true", help="then joules a call, of a second of replays (NVIDIA)")
 
 
 def _add_again(new: argparse.ArgumentParser) -> None:

@@ -5,10 +5,13 @@ from types import ModuleType, SimpleNamespace
 
 import torch
 
+from common.cases.named import BY_NAME
+from common.cases.trial import Trial, ready
 from common.oracle.reference import reference
 from common.spec import Features, PagedBatch
 from common.spec.metadata import BatchStats, lens_of
 
+HERE = "compare.competitors.baselines."
 KERNEL_FILE = """\
 import torch
 
@@ -34,6 +37,17 @@ def unified_attention(*, kv_quant_mode=KVQuantMode.NONE, **given):
     calls.append(given)
     helped(given)
 """
+
+
+def keeps(kernel, case_name):
+    """One launch on a named case, judged without lse, which no baseline gives."""
+    trial, config = Trial.of(BY_NAME[case_name], lse=False), kernel.DEFAULT
+    scratch = ready(kernel, trial.batch, trial.features, config)
+    if hasattr(kernel, "prepare"):
+        assert kernel.prepare(trial.batch, trial.features, config, scratch) is scratch  # other values: nothing new
+    kernel.launch(trial.batch, trial.features, trial.out, config, scratch)
+    found = trial.judge(kernel.CONTRACT)
+    assert found.ok, found.reason
 
 
 def attend(query, caches, table, starts, lens, scale, features, out):

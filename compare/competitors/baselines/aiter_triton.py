@@ -17,6 +17,7 @@ from common.spec.kernel import Capacity, Precision, launches
 from compare.competitors.baselines import aiter_files
 
 NAME = "baseline/aiter_triton"
+RELEASE = ("amd-aiter", "0.1.7.post2.dev18", "2025-11", "BSD", "Triton", 320)
 PLACES = ("aiter.ops.triton.attention.unified_attention", "aiter.ops.triton.unified_attention")
 
 SUPPORTS = frozenset({"causal", "sliding_window", "softcap", "sinks", "full_graph"})

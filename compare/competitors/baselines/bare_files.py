@@ -14,6 +14,34 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from common.spec import PagedBatch, UnsupportedFeature
+
+UNITS = 132  # of an H200, for which a peer chooses where no GPU is
+
+
+def units() -> int:
+    """The SMs or compute units of the GPU here."""
+    return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else UNITS
+
+
+def expect_decodes(name: str, batch: PagedBatch) -> None:
+    """Raises UnsupportedFeature unless each sequence has one query token."""
+    if batch.stats.max_query_len > 1 or batch.stats.num_tokens != batch.num_seqs:
+        raise UnsupportedFeature(name, "query lengths other than 1", "decodes alone")
+
+
+def pool(name: str, cache: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The cache as a pool [slots, KV heads, size], and how many slots its pages are apart. Raises UnsupportedFeature
+    where that is no whole number."""
+    slot = cache.stride(1)
+    if cache.stride(0) % slot:
+        raise UnsupportedFeature(name, f"pages {cache.stride(0)} elements apart", f"a multiple of a slot's {slot}")
+    apart = cache.stride(0) // slot
+    slots = max(0, (cache.shape[0] - 1) * apart + cache.shape[1])
+    return cache.as_strided((slots, *cache.shape[2:]), cache.stride()[1:]), apart
+
 
 def folder_of(package: str, files: Sequence[str]) -> Path:
     """Where a package's files NAME.py lie. Raises ImportError where the package or a file is missing."""

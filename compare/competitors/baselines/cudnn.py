@@ -17,6 +17,7 @@ from common.spec.kernel import Capacity, Precision, launches
 from compare.competitors.baselines import sdpa
 
 NAME = "baseline/cudnn"
+RELEASE = ("torch, cuDNN", "2.11.0", "", "proprietary", "CUDA", 0)
 BACKEND = SDPBackend.CUDNN_ATTENTION
 REFUSALS = ("No available kernel", "No viable backend")  # how torch begins where it has none, on a GPU and on a CPU
 

@@ -16,6 +16,7 @@ from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, launches
 
 NAME = "baseline/flag_gems"
+RELEASE = ("flag-gems", "5.0.2", "2026-04", "Apache-2.0", "Triton", 1009)
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})
 CONTRACT = Precision(dot="tf32")  # its dots name no precision
 

@@ -20,6 +20,7 @@ from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, launches
 
 NAME = "baseline/flash_attn3"
+RELEASE = ("vllm", "0.25.1", "", "BSD-3-Clause", "CUDA", 0)
 FA_VERSION = 3
 _OWN = "flash_attn_interface"
 _VLLM = ("vllm_fa3.flash_attn_interface", "vllm.vllm_flash_attn.flash_attn_interface")

@@ -37,6 +37,7 @@ class Decode(Path):
         ready.wrapper.run(batch.query, (batch.key_cache, batch.value_cache), out=out)
 
 
+RELEASE = ("flashinfer-python", "0.7.2", "", "Apache-2.0", "CUDA", 0)
 PATH = Decode("baseline/flashinfer_decode")
 SUPPORTS, CONTRACT, DEFAULT = PATH.supports, Path.CONTRACT, Config()
 workspace, prepare, launch = PATH.workspace, PATH.prepare, PATH.launch

@@ -38,6 +38,7 @@ class Pod(Path):
             out[part.tokens] = rows
 
 
+RELEASE = ("flashinfer-python", "0.7.2", "", "Apache-2.0", "CUDA", 0)
 PATH = Pod("baseline/flashinfer_pod", frozenset({"causal", "sliding_window"}))
 SUPPORTS, CONTRACT, DEFAULT = PATH.supports, Path.CONTRACT, Config()
 workspace, prepare, launch = PATH.workspace, PATH.prepare, PATH.launch

@@ -19,6 +19,7 @@ from common.spec.kernel import Capacity, Precision, launches
 from common.spec.metadata import lens_of
 
 NAME = "baseline/flex"
+RELEASE = ("torch", "2.11.0", "", "BSD-3-Clause", "Triton", 0)
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})  # not full_graph: lengths make the mask
 CONTRACT = Precision()
 

@@ -15,6 +15,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision, launches
 from common.spec.metadata import lens_of
 
+RELEASE = ("torch", "2.11.0", "", "BSD-3-Clause", "CUDA", 0)
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window"})  # not full_graph: the lengths shape the work
 CONTRACT = Precision()
 

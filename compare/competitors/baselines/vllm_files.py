@@ -1,7 +1,7 @@
 """Where vLLM's Triton kernel comes from: an installed vLLM, or its two files alone.
 
 The two files, `triton_unified_attention.py` and `triton_attention_helpers.py`, stand unchanged in a package
-`vllm_triton_033` or `vllm_triton_025` on the path. What they import of vLLM is a handful of names; while the two are
+`vllm_triton_033`, `_032` or `_025` on the path. What they import of vLLM is a handful of names; while the two are
 loaded, and no longer, modules that hold just these stand in for it. The project ships neither file.
 `run` runs scripts that import the kernel, with the two files.
 """
@@ -24,7 +24,7 @@ import torch
 from compare.competitors.baselines import bare_files
 
 INSTALLED = ("vllm.v1.attention.ops.triton_unified_attention", "vllm.attention.ops.triton_unified_attention")
-BARE = ("vllm_triton_033", "vllm_triton_025")
+BARE = ("vllm_triton_033", "vllm_triton_032", "vllm_triton_025")
 _OPS = "vllm.v1.attention.ops"
 _HELPERS, _KERNEL = "triton_attention_helpers", "triton_unified_attention"
 
@@ -54,7 +54,7 @@ def _fp8_dtype() -> torch.dtype:
     return torch.float8_e4m3fnuz if old else torch.float8_e4m3fn
 
 
-def _held() -> dict[str, dict[str, Any]]:
+def held() -> dict[str, dict[str, Any]]:
     """What the two files read of each module that they import."""
     import triton
     import triton.language as tl
@@ -79,7 +79,7 @@ def _held() -> dict[str, dict[str, Any]]:
 def load_bare(package: str) -> ModuleType:
     """The kernel's module out of a package of its two files. Raises ImportError where one is missing or asks more."""
     folder = bare_files.folder_of(package, (_HELPERS, _KERNEL))
-    with bare_files.standing_in(_held()):
+    with bare_files.standing_in(held()):
         bare_files.execute(f"{_OPS}.{_HELPERS}", folder / f"{_HELPERS}.py")
         module = bare_files.execute(f"{_OPS}.{_KERNEL}", folder / f"{_KERNEL}.py")
     module.__name__ = f"{package}.{_KERNEL}"
@@ -111,7 +111,7 @@ def run(scripts: Sequence[str]) -> None:
         if importlib.util.find_spec(package) is None:
             continue
         module = load_bare(package)
-        with bare_files.standing_in(_held()):
+        with bare_files.standing_in(held()):
             sys.modules[f"{_OPS}.{_KERNEL}"] = module
             for script in scripts:
                 print(package, Path(script).name, flush=True)

@@ -21,6 +21,7 @@ from common.spec.kernel import Capacity, Precision, launches
 from compare.competitors.baselines import vllm_files
 
 NAME = "baseline/vllm_triton"
+RELEASE = ("vllm", "0.32.0", "2026-10", "Apache-2.0", "Triton", 401)
 MIN_LAUNCH_GRID_SIZE_2D = 128  # vLLM's: fewer programs than this, and a decode is cut into segments
 MAX_3D_QUERY_LEN = 8  # vLLM 0.33's: as many query tokens a sequence may be cut; 0.25 cuts decodes alone
 SMALLEST_HEAD = 32  # vLLM's backend refuses smaller heads

@@ -1,8 +1,12 @@
+import itertools
+import sys
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from compare.bench import timing
+from compare.bench import nvidia, timing
 from compare.bench.timing import Against, Track, interleave, partition, quantile, round_order, summarise, width
 
 
@@ -181,3 +185,23 @@ def test_a_host_that_stops_once_is_not_taken_for_a_slow_call(monkeypatch):
 
     assert timing.first_launch_us(launch, 6) == pytest.approx(100)
     assert set(numbers) == {0, 5}
+
+
+def test_energy_is_a_calls_share_of_the_counter(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    counter, clock = itertools.count(100.0, 30.0), itertools.count(0.0, 0.25)
+    runs = []
+    runner = SimpleNamespace(run=lambda: runs.append(1), parts=[(0, 1), (2,)])
+    found = timing.joules(runner, lambda: next(counter), 1.0, lambda: next(clock))
+    assert (len(runs), found) == (1 + 3, 30.0 / 9)  # one warms up; each later one is three calls
+
+
+def test_nvml_has_the_energy_in_millijoules(monkeypatch):
+    fake = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetTotalEnergyConsumption=lambda handle: {"GPU-1": 2500}[handle],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(nvidia, "address", lambda device: "GPU-1")
+    assert nvidia.energy(torch.device("cuda"))() == 2.5

@@ -1,0 +1,213 @@
+"""Everybody's kernels through one checker and one clock: docs/state-of-the-field.md, from committed rows.
+
+    diptych census [--write] [--take REPORT.json ... --where 'NVIDIA H200' --date 2026-11-28]
+
+Of each kernel that is not ours: release, licence, language, lines, cases right of those asked, and its speed a class
+over the strongest such kernel of each row; the same of ours. What was wrong has its cause, what was not run its reason
+(compare/pages/templates/census.toml). --take adds reports of `diptych-check --report` to docs/results/conformance/full.
+Exit codes: 0; 1 where the page is out of date and --write is not given; 2 for a run or a report that cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from compare import stats
+from compare.analysis import runs, tables, verdict
+from compare.analysis.markup import Made
+from compare.analysis.standing import KINDS
+from compare.competitors import registry
+from compare.exits import USAGE, say
+from compare.pages import add_write, settle_all
+from compare.record.folder import ROOT
+from compare.report import style
+
+HELP = "docs/state-of-the-field.md: every peer's verdicts and speeds, from committed rows"
+PAGE, PICTURE = ROOT / "docs" / "state-of-the-field.md", ROOT / "docs" / "pictures" / "census.svg"
+RESULTS = ROOT / "docs" / "results"
+FULL = RESULTS / "conformance" / "full"
+ASKED = Path(__file__).parent / "templates" / "census.toml"
+BASELINES = "compare.competitors.baselines"
+OURS = ("triton/auto", "triton/native.auto", "helion/auto")
+REASON = 230
+NOT_ASKED = ("declared", "too_large", "timeout", "not_judged", "unavailable")
+WRONG = ("incorrect", "nondeterministic")
+
+
+def taken(report: Path, where: str, date: str) -> dict[str, Any]:
+    """A line of verdicts from a report of diptych-check. Raises OSError, ValueError or KeyError for another file."""
+    found = json.loads(report.read_text(encoding="utf-8"))
+    cases = [(c["case"], "declared" if c["declared"] else c["status"], c["reason"][:REASON]) for c in found["cases"]]
+    kernel = found["kernel"].removeprefix(f"{BASELINES}.")
+    wrong = [case for case in cases if case[1] not in ("ok", *NOT_ASKED)]
+    counts = Counter(status for _, status, _ in cases)
+    return {
+        "where": where, "date": date, "kernel": kernel, "level": "first", "seed": found["seed"], "counts": counts,
+        "wrong": wrong,
+    }  # fmt: skip
+
+
+def verdicts() -> list[dict[str, Any]]:
+    """Every committed line of verdicts on a kernel of others, by kernel."""
+    lines = [json.loads(line) for path in sorted(FULL.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["kernel"] = line["kernel"].removeprefix(f"{BASELINES}.")
+    known = {name.removeprefix("baseline/") for name in registry.KERNELS}
+    return sorted((line for line in lines if line["kernel"].split()[0] in known), key=lambda line: line["kernel"])
+
+
+def _tally(line: Mapping[str, Any]) -> dict[str, int]:
+    """asked, right, refused by its own error, wrong, crashed."""
+    counts = Counter(line["counts"])
+    asked = counts.total() - sum(counts[name] for name in NOT_ASKED)
+    wrong, refused = sum(counts[name] for name in WRONG), counts["unsupported"]
+    return {
+        "asked": asked, "right": counts["ok"], "wrong": wrong, "refused": refused,
+        "crashed": asked - counts["ok"] - wrong - refused,
+    }  # fmt: skip
+
+
+def speeds(records: Sequence[Any], kernels: Sequence[str], against: str | None = None) -> dict[str, dict[str, list]]:
+    """How fast each kernel is over `against`; over the strongest kernel of others of the row where that is None. Bounds
+    and cells that are not ok in every process are left out."""
+    times = verdict.series(records)
+    rows: dict[str, dict[str, verdict.Series]] = {}
+    for (load, kernel), found in times.items():
+        rows.setdefault(load, {})[kernel] = found
+    made: dict[str, dict[str, list]] = {kernel: {kind: [] for kind in KINDS} for kernel in kernels}
+    for row in rows.values():
+        peers = [s.median_us for k, s in row.items() if k.startswith("baseline/") and k not in registry.BOUNDS]
+        best = min(peers, default=None) if against is None else row[against].median_us if against in row else None
+        for kernel in kernels if best else ():
+            if kernel in row:
+                made[kernel][row[kernel].workload.kind].append(best / row[kernel].median_us)
+    return made
+
+
+def _mean(found: Sequence[float]) -> str:
+    return f"{stats.geomean(found):.2f} ({len(found)})" if found else ""
+
+
+def _table(columns: Sequence[str], body: Sequence[Sequence[Any]], words: int = 1) -> str:
+    return tables.markdown([(name, index >= words) for index, name in enumerate(columns)], body)
+
+
+def _release(name: str) -> tuple[str, str, str, str, str, int]:
+    """RELEASE of an adapter, which need not be importable here."""
+    tree = ast.parse((ROOT / BASELINES.replace(".", "/") / f"{name}.py").read_text(encoding="utf-8"))
+    return next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "RELEASE"
+    )
+
+
+def field(records: Sequence[Any], lines: Sequence[Mapping[str, Any]]) -> str:
+    """A row a kernel of others, the quickest over all classes first."""
+    peers = [k for k in registry.BASELINES + registry.ON_REQUEST if k not in registry.BOUNDS]
+    found, body = speeds(records, peers), []
+    for kernel in peers:
+        name = kernel.removeprefix("baseline/")
+        package, version, date, licence, language, size = _release(name)
+        tallies = [_tally(line) for line in lines if line["kernel"].split()[0] == name]
+        asked, right, wrong = (sum(tally[key] for tally in tallies) for key in ("asked", "right", "wrong"))
+        fast, every = found[kernel], [one for of in found[kernel].values() for one in of]
+        row = [f"`{name}`", language, f"{package} {version}", date, licence, size or ""]
+        row += [f"{right} of {asked}" if asked else "", wrong if asked else "", *(_mean(fast[kind]) for kind in KINDS)]
+        body.append((stats.geomean(every) if every else 0.0, row))
+    columns = ("kernel", "language", "release", "month", "licence", "lines", "right of asked", "wrong", *KINDS)
+    return _table(columns, [row for _, row in sorted(body, key=lambda one: (-one[0], one[1][0]))], 5)
+
+
+def ours(records: Sequence[Any]) -> str:
+    """Our public calls over the strongest kernel of others of each row, and over FlashAttention 3."""
+    body = []
+    for title, against in (("strongest of the row", None), ("FlashAttention 3", verdict.FA3)):
+        for kernel, found in speeds(records, OURS, against).items():
+            body.append([f"`{kernel}`", title, *(_mean(found[kind]) for kind in KINDS)])
+    return _table(("kernel", "over", *KINDS), body, 2)
+
+
+def judged(lines: Sequence[Mapping[str, Any]]) -> str:
+    """A row a sample of cases of a kernel."""
+    keys = ("asked", "right", "wrong", "refused", "crashed")
+    body = [
+        [f"`{line['kernel']}`", line["where"], line.get("date", ""), *(_tally(line)[key] for key in keys),
+         Counter(line["counts"])["declared"]]
+        for line in lines
+    ]  # fmt: skip
+    return _table(("kernel", "where", "date", *keys, "declared"), body, 3)
+
+
+def drawn(records: Sequence[Any]) -> str:
+    """SVG: a line a kernel, a mark a class, at its speed over the strongest kernel of others."""
+    kernels = [k for k in (*OURS, *registry.BASELINES, *registry.ON_REQUEST) if k not in registry.BOUNDS]
+    found = {k: v for k, v in speeds(records, kernels).items() if any(v.values())}
+    order = sorted(found, key=lambda k: stats.geomean([one for of in found[k].values() for one in of]))
+    plt = style.pyplot()
+    figure, axes = plt.subplots(figsize=(7.0, 0.9 + 0.27 * len(order)), layout="constrained")
+    axes.axvline(1.0, color="#000000", linewidth=1.2)
+    looks = zip(KINDS, ("#0072B2", "#E69F00", "#D55E00", "#009E73"), "osD^", strict=True)
+    for kind, colour, marker in looks:
+        there = [(stats.geomean(found[k][kind]), y) for y, k in enumerate(order) if found[k][kind]]
+        axes.plot(*zip(*there, strict=True), marker, color=colour, markersize=6, label=kind) if there else None
+    axes.set_yticks(range(len(order)), [k.removeprefix("baseline/") for k in order], fontsize=9)
+    for label, kernel in zip(axes.get_yticklabels(), order, strict=True):
+        label.set_fontweight("bold" if kernel in OURS else "normal")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+    axes.set_xlabel("speed, the strongest of others on each row = 1× (right is faster); ours in bold", fontsize=9)
+    figure.legend(loc="outside upper center", ncols=4, fontsize=9)
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    plt.close(figure)
+    return "\n".join(line.rstrip() for line in style.numbered(out.getvalue()).splitlines()) + "\n"
+
+
+def _listed(entries: Sequence[Mapping[str, str]], columns: Sequence[str]) -> str:
+    return _table(columns, [[Made(entry.get(name, "")) for name in columns] for entry in entries], len(columns))
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """The page and its picture. Raises NotARun."""
+    asked = tomllib.loads(ASKED.read_text(encoding="utf-8"))
+    lines, found = verdicts(), [runs.read(RESULTS / name) for name in asked["runs"]]
+    records = [record for run in found for record in run.raw]
+    made = {
+        "commands": "\n".join(f"{run.manifest['command']}    # {run.manifest['started'][:10]}" for run in found),
+        "field": field(records, lines),
+        "ours": ours(records),
+        "judged": judged(lines),
+        "causes": _listed(asked.get("cause", ()), ("kernel", "what is wrong", "how it was seen", "script")),
+        "left_out": _listed(asked["left_out"], ("what", "release", "reason")),
+    }
+    yield PAGE, asked["page"].format_map(made)
+    yield PICTURE, drawn(records)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    add_write(parser)
+    parser.add_argument("--take", type=Path, nargs="+", metavar="REPORT", help="reports of diptych-check to add first")
+    parser.add_argument("--where", default="CPU", help="the machine of these reports")
+    parser.add_argument("--date", default="", help="their day")
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0; 1 where the page is out of date; 2 for a run or a report that cannot be read."""
+    try:
+        if asked.take:
+            new = [json.dumps(taken(report, asked.where, asked.date)) for report in asked.take]
+            with (FULL / "census.jsonl").open("a", encoding="utf-8") as out:
+                out.write("\n".join(new) + "\n")
+        return settle_all(dict(pages()), "census", write=asked.write)
+    except (runs.NotARun, OSError, ValueError, KeyError) as error:
+        say(error)
+        return USAGE
