@@ -1,8 +1,9 @@
 """Fill the blocks of the project's documents from its sources and from committed runs, so that they cannot go stale.
 
-`python docs/include.py` writes what lies between `<!-- include: ... -->` and `<!-- end -->`, in one of three forms:
+`python docs/include.py` writes what lies between `<!-- include: ... -->` and `<!-- end -->`, in one of four forms:
     path.py#function                    a function or class, whole
     path.py#function "first" .. "last"  its lines from the one that holds "first" to the next one that holds "last"
+    path.py                             a whole program, without its docstring
     path.md#Heading                     a section of a document, without its heading; path.svg: the figure
 A document or figure of a run that nobody committed yet leaves one line that says so.
 
@@ -51,6 +52,13 @@ def source(path: Path, name: str, first: str | None, last: str | None) -> str:
             raise KeyError(f"{path}: {name} holds no lines from {first!r} to {last!r}")
         lines = lines[begin : end + 1]
     return "```python\n" + textwrap.dedent("\n".join(lines)) + "\n```"
+
+
+def program(path: Path) -> str:
+    """A whole file behind its docstring, as a code block."""
+    text = path.read_text(encoding="utf-8")
+    begin = ast.parse(text).body[0].end_lineno if ast.get_docstring(ast.parse(text)) else 0
+    return "```python\n" + "\n".join(text.splitlines()[begin:]).strip() + "\n```"
 
 
 def section(path: Path, heading: str, home: Path) -> str:
@@ -112,7 +120,7 @@ def block(what: str, home: Path) -> str:
         return f"![{asked['name']}]({os.path.relpath(path, home)})"
     if path.suffix == ".md":
         return section(path, asked["name"], home)
-    return source(path, asked["name"], asked["first"], asked["last"])
+    return source(path, asked["name"], asked["first"], asked["last"]) if asked["name"] else program(path)
 
 
 def render(text: str, home: Path) -> str:

@@ -40,10 +40,14 @@ def register(paged: bool = False) -> None:
     """NAME for `generate`; paged: PAGED as well, for continuous batching. May be called again.
 
     Where no GPU is here kernels are interpreted from then on. Raises SpecError, also where triton was imported before
-    it could be told so.
+    it could be told so, and where there is no transformers.
     """
     attention_of(Options.of().kernel)
-    from transformers import AttentionInterface, AttentionMaskInterface
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ModuleNotFoundError as error:
+        needed = "transformers of 5.20 or later: pip install transformers"
+        raise SpecError("transformers", f"no module {error.name}", needed) from error
 
     AttentionInterface.register(NAME, forward)
     AttentionMaskInterface.register(NAME, mask_of)

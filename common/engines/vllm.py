@@ -10,8 +10,14 @@ BACKEND = f"{__name__}_backend.DiptychBackend"
 
 
 def register() -> None:
-    """Make `--attention-backend CUSTOM` ours. May be called again, as vLLM does in each process."""
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    """Make `--attention-backend CUSTOM` ours. May be called again, as vLLM does in each process. Raises SpecError where
+    there is no vLLM."""
+    try:
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    except ModuleNotFoundError as error:
+        from common.spec import SpecError
+
+        raise SpecError("vllm", f"no module {error.name}", f"vLLM of {' or '.join(TRIED)}: pip install vllm") from error
 
     version = metadata.version("vllm")
     if series(version) not in map(series, TRIED):

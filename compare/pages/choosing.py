@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compare.analysis import merge, summary, verdict
+from compare.analysis import merge, verdict
 from compare.analysis.runs import RunData, read
 from compare.analysis.standing import standings
 from compare.analysis.verdict import Outcome
@@ -30,7 +30,6 @@ from compare.exits import USAGE, say
 from compare.pages import add_write, settle
 from compare.record import folder as run_folder
 from compare.record.folder import NotARun
-from compare.stats import geomean
 from compare.studies import capability
 from compare.studies import sizes as source_sizes
 from compare.studies.costs import costs
@@ -136,9 +135,7 @@ def beside(had: Committed) -> str:
 # the command that repeats it, or says that it is not measured yet.
 
 
-KINDS = summary.KINDS
 _OUT = re.compile(r" --out \S+")
-FACTS = ("registers", "spills", "instructions", "loads", "matrix")
 
 
 def _spread(found: Sequence[verdict.Verdict]) -> str:
@@ -153,12 +150,12 @@ def _twins(run: RunData) -> tuple[list[verdict.Verdict], list[Any]]:
 
 
 def speed(had: Committed) -> str:
-    """Helion against Triton, rung by rung, on the rows of each run."""
+    """Helion against Triton, rung by rung, on the rows of each run; `auto` has its figures in the table of results."""
     parts = []
     for run in had.runs:
         found, stood = _twins(run)
         rows = []
-        for one in (s for s in stood if s.group == "all" and s.compared):
+        for one in (s for s in stood if s.group == "all" and s.compared and s.kernel != "helion/auto"):
             mine = [v for v in found if v.kernel == one.kernel]
             tally = [str(one.outcomes.get(outcome, 0)) for outcome in Outcome]
             mean = f"{one.speed.ratio:.3f} [{one.speed.low:.3f}, {one.speed.high:.3f}]"
@@ -190,25 +187,6 @@ def _about(run: RunData) -> str:
     each = f"{processes} process{'es' if processes > 1 else ''} a cell"
     commits = ", ".join(dict.fromkeys(part.manifest.get("commit", "?") for part in merge.parts(run)))
     return f"{said}, {cells}, {each}, commit {commits}"
-
-
-def outside(had: Committed) -> str:
-    """Both DSLs' `auto` and best kernels against FlashAttention 3, by class, beside the other baselines of the run."""
-    parts = []
-    for run in had.runs:
-        means = [m for m in summary.class_means(run.rows) if m["yardstick"] == "FA3" and m["geomean"]]
-        wanted = dict.fromkeys(m["kernel"] for m in means if _shown(m["kernel"]))
-        rows = []
-        for kernel in wanted:
-            cells = {m["kind"]: f"{m['geomean']:.2f} ({m['rows']})" for m in means if m["kernel"] == kernel}
-            rows.append([f"`{kernel}`" if "/" in kernel else kernel, *(cells.get(kind, "") for kind in KINDS)])
-        if rows:
-            parts += [f"Run `{run.folder.name}`:", table(["FA3's time / the kernel's (rows)", *KINDS], rows)]
-    return "\n\n".join(parts) or missing("python -m compare.run --gpu h200 --suite peers")
-
-
-def _shown(kernel: str) -> bool:
-    return "/" not in kernel or kernel.endswith("/auto") or kernel.startswith("baseline/")
 
 
 def host(had: Committed) -> str:
@@ -259,42 +237,6 @@ def sizes(had: Committed) -> str:
     )
 
 
-def answer(had: Committed) -> str:
-    """What the rows say, in sentences."""
-    lines = []
-    for run in had.runs:
-        found, stood = _twins(run)
-        said = ", ".join(f"{outcome} on {sum(v.outcome is outcome for v in found)}" for outcome in Outcome)
-        line = f"- Speed, run `{run.folder.name}`: over {len(found)} pairs of one rung on one row Helion is {said}."
-        auto = next((s.speed.ratio for s in stood if (s.group, s.kernel) == ("all", "helion/auto") and s.speed), None)
-        if auto:
-            mine = [v for v in found if v.kernel == "helion/auto"]
-            rows = f"{len(mine)} rows: {_spread(mine)}"
-            line += f" `auto`, which callers get, has {auto:.3f} times Triton's speed over {rows}."
-        lines += [line, *_against(run)]
-    ratios = [row["ratio_tokens"] for row in source_pairs() if row["ratio_tokens"]]
-    if ratios:
-        words = f"{min(ratios):.2f} to {max(ratios):.2f} times Triton's tokens, over {len(ratios)} equal rungs"
-        lines.append(f"- Size: the device code that a person wrote has {words}.")
-    return "\n".join(lines) or missing("python -m compare.run --gpu h200 --suite peers")
-
-
-def _against(run: RunData) -> list[str]:
-    """Both DSLs' `auto` against a run's baselines that solve the same problem, a line a baseline."""
-    lines = []
-    for other in dict.fromkeys(r.kernel for r in run.records if r.kernel.startswith("baseline/")):
-        found = verdict.judge(run.raw, [(f"{dsl}/auto", other) for dsl in ("triton", "helion")])
-        own = {dsl: [v for v in found if v.kernel == f"{dsl}/auto"] for dsl in ("triton", "helion")}
-        said = [
-            f"`{dsl}/auto` {geomean([v.speed.ratio for v in mine]):.2f} ({_spread(mine)}; {len(mine)} rows)"
-            for dsl, mine in own.items()
-            if mine and other not in registry.BOUNDS
-        ]
-        if said:
-            lines.append(f"- Speed over `{other}`, run `{run.folder.name}`: {', '.join(said)}.")
-    return lines
-
-
 def source_pairs() -> list[dict[str, Any]]:
     """Sizes of each rung in both DSLs, as in `study sizes`; empty where no conformance run is committed."""
     try:
@@ -304,8 +246,7 @@ def source_pairs() -> list[dict[str, Any]]:
 
 
 BLOCKS: dict[str, Callable[[Committed], str]] = {
-    "answer": answer, "costs": beside, "speed": speed, "outside": outside, "host": host,
-    "compile": compiling, "size": sizes,
+    "costs": beside, "speed": speed, "host": host, "compile": compiling, "size": sizes,
 }  # fmt: skip
 
 

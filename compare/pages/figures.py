@@ -10,6 +10,7 @@ newer run is taken over by one line of the template and this command.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tomllib
 from collections.abc import Iterator
@@ -17,16 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from compare.analysis import means, merge, verdict
-from compare.analysis.runs import read
+from compare.analysis.runs import RunData, read
 from compare.analysis.standing import KINDS
 from compare.analysis.verdict import Outcome, Verdict
 from compare.exits import OK, USAGE, say
 from compare.pages import add_write, overview, quoted, settle
 from compare.pages.choosing import DSLS, Committed, of_dsl, source_pairs
-from compare.pages.quoted import Figure
+from compare.pages.quoted import HEADLINE, LIMITS, Figure
 from compare.record.contract import UNIT
 from compare.record.folder import ROOT, NotARun
 from compare.stats import geomean
+from compare.workloads.suites import GBPS, TFLOPS
 
 HELP = "docs/results/figures.toml, and the figures that README.md and docs/ quote of it"
 HEAD = """\
@@ -58,6 +60,8 @@ def _speeds(name: str, group: dict[str, Any], results: str, root: Path) -> Itera
             rows = {row: one for (of, _, row), one in cells.items() if kind in (of, "all")}
             if figure := _mean(rows, command):
                 yield f"{name}.{kind}.{short}", figure
+    if name == HEADLINE:
+        yield from _absolute(name, kernels | {"fa3": UNIT}, runs)
 
 
 def _mean(rows: dict[str, Verdict | None], command: str) -> Figure | None:
@@ -66,6 +70,29 @@ def _mean(rows: dict[str, Verdict | None], command: str) -> Figure | None:
         return None
     worst = min(speed, key=speed.__getitem__)
     return Figure(geomean(list(speed.values())), command, len(speed), len(rows), speed[worst], worst)
+
+
+def _absolute(name: str, kernels: dict[str, str], runs: list[RunData]) -> Iterator[tuple[str, Figure]]:
+    """group.class.kernel.us, .rate and .share: geometric means over the rows that FlashAttention 3 has too.
+
+    rate: GB/s or TFLOP/s, as LIMITS says. share: of the larger of GBPS and TFLOPS; its worst row is the least share.
+    """
+    command = "python -m compare report " + " ".join(run.folder.as_posix() for run in runs)
+    cells = {(r.workload.label, r.kernel): r for run in runs for r in run.ok}
+    for kind, short in itertools.product(KINDS, kernels):
+        mine = [r for (row, kernel), r in cells.items() if kernel == kernels[short] and r.workload.kind == kind]
+        mine = [r for r in mine if (r.workload.label, UNIT) in cells and r.derived]
+        if not mine:
+            continue
+        share = {r.workload.label: max(r.derived.gbps / GBPS, r.derived.tflops / TFLOPS) for r in mine}
+        worst = min(share, key=share.__getitem__)
+        of = {"us": [r.timing.median_us for r in mine], "rate": [getattr(r.derived, LIMITS[kind][0]) for r in mine]}
+        for what, values in of.items():
+            yield f"{name}.{kind}.{short}.{what}", Figure(geomean(values), command, len(mine), len(mine))
+        mean = geomean(list(share.values()))
+        yield f"{name}.{kind}.{short}.share", Figure(mean, command, len(mine), len(mine), share[worst], worst)
+    for what, most in (("gbps", GBPS), ("tflops", TFLOPS)):
+        yield f"ceiling.{what}", Figure(most, "compare/workloads/suites.py")
 
 
 def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from compare.analysis.standing import KINDS
 from compare.competitors.registry import RUNGS
-from compare.pages.quoted import COLUMNS, Figure
+from compare.pages.quoted import COLUMNS, HEADLINE, Figure
 from compare.record.folder import ROOT
 from compare.report import style
 
@@ -63,15 +63,14 @@ def _values(figures: Table, names: Sequence[str]) -> list[float | None]:
 def classes(figures: Table) -> list[Bars]:
     groups = {}
     for kind in KINDS:
-        first = figures.get(f"headline.{kind}.triton")
+        first = figures.get(f"{HEADLINE}.{kind}.triton")
         rows = f"\n{first.rows} row{'s' if first.rows > 1 else ''}" if first else ""
-        groups[kind + rows] = _values(figures, [f"{group}.{kind}.{short}" for _, group, short in COLUMNS])
-    names = [title for title, _, _ in COLUMNS]
-    return [Bars("speed, FlashAttention 3 = 1", names, groups, level=(1, "FlashAttention 3"))]
+        groups[kind + rows] = _values(figures, [f"{HEADLINE}.{kind}.{short}" for short in COLUMNS])
+    return [Bars("speed, FlashAttention 3 = 1", list(COLUMNS.values()), groups, level=(1, "FlashAttention 3"))]
 
 
 def speed(figures: Table) -> list[Bars]:
-    suites = {"headline": "suite peers", "serving": "suite serving", "features": "suite features"}
+    suites = {"peers": "suite peers", "serving": "suite serving", "features": "suite features"}
     groups = {k: _values(figures, [f"{group}.{k}.helion-over-triton" for group in suites]) for k in KINDS}
     return [Bars("Helion's speed, Triton = 1", list(suites.values()), groups, paint=(1, 1, 1), level=(1, "Triton"))]
 

@@ -14,6 +14,7 @@ updates them.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -161,56 +162,107 @@ def unmarked(text: str) -> list[str]:
 
 # Tables and sentences of several figures.
 
+HEADLINE = "headline"  # the group that README.md has
 CLASSES = {  # what each class is, for readers who do not know the word
     "decode": "one new token each",
     "speculative": "2 to 16 draft tokens each",
     "prefill": "prompts and long chunks",
     "mixed": "decodes beside prompts",
 }
+LIMITS = {  # the rate of each class by which it is limited, and its unit
+    "decode": ("gbps", "GB/s"),
+    "speculative": ("gbps", "GB/s"),
+    "prefill": ("tflops", "TFLOP/s"),
+    "mixed": ("tflops", "TFLOP/s"),
+}
 SPACE = "\u00a0"  # does not break
-COLUMNS = (  # title, group and short name of a kernel
-    ("Triton", "headline", "triton"),
-    ("Helion", "headline", "helion"),
-    ("Gluon (Hopper only)", "gluon", "gluon"),
-    ("vLLM's Triton", "headline", "vllm"),
-)
+COLUMNS = {  # short name of a kernel -> title
+    "triton": "Triton",
+    "helion": "Helion",
+    "gluon": "Gluon (Hopper only)",
+    "vllm": "vLLM's Triton",
+}
+
+
+def _speed(one: Figure | None, rows: int) -> str:
+    """A mean with its worst row, and of how many rows where they are fewer."""
+    if one is None:
+        return ""
+    return f"{one.value:.2f}{SPACE}({one.worst:.2f}{f'; of {one.rows}' if one.rows < rows else ''})"
 
 
 def classes(figures: Table) -> str:
-    """The README's table: a class a line, speed relative to FlashAttention 3, the worst row in brackets."""
+    """The README's table: a class a line, speed relative to FlashAttention 3, the worst row in brackets; what Triton's
+    kernels take and reach."""
     body = []
     for kind in KINDS:
-        own = [figures.get(f"{group}.{kind}.{short}") for _, group, short in COLUMNS]
-        cells = [f"{one.value:.2f}{SPACE}({one.worst:.2f})" if one else "" for one in own]
+        own = [figures.get(f"{HEADLINE}.{kind}.{short}") for short in COLUMNS]
         if first := own[0]:
-            cells[0] = f"**{first.value:.2f}**{SPACE}({first.worst:.2f})"
-            row = [f"**{kind}**: {CLASSES[kind]}", str(first.rows), *cells[:2], "1", *cells[2:], f"`{first.worst_row}`"]
-            body.append(row)
-    names = [title for title, _, _ in COLUMNS]
-    header = ["", "rows", *names[:2], "FA3", *names[2:], "Triton's worst row"]
-    return tables.of_page([(name, 0 < i < len(header) - 1) for i, name in enumerate(header)], body)
+            cells = [_speed(one, first.rows) for one in own]
+            cells[0] = cells[0].replace(SPACE, f"**{SPACE}", 1)
+            reached = _reached(figures, kind, "triton")
+            body.append(
+                [
+                    f"**{kind}**: {CLASSES[kind]}",
+                    str(first.rows),
+                    f"**{cells[0]}",
+                    *cells[1:3],
+                    "1",
+                    *cells[3:],
+                    *reached,
+                ]
+            )
+    names = list(COLUMNS.values())
+    header = ["", "rows", *names[:3], "FA3", *names[3:], "Triton's time", "its rate", "of the ceiling"]
+    return tables.of_page([(name, i > 0) for i, name in enumerate(header)], body)
+
+
+def _reached(figures: Table, kind: str, short: str) -> list[str]:
+    """Time, rate and share of the ceiling."""
+    us, rate, share = (figures.get(f"{HEADLINE}.{kind}.{short}.{what}") for what in ("us", "rate", "share"))
+    if us is None:
+        return ["", "", ""]
+    unit = LIMITS[kind][1]
+    return [f"{us.value:,.0f}{SPACE}µs", f"{rate.value:,.0f}{SPACE}{unit}", f"{share.value:.0%}"]
+
+
+def absolute(figures: Table) -> str:
+    """Time, rate and share of the ceiling of every kernel, class by class."""
+    names = COLUMNS | {"fa3": "FA3"}
+    body = []
+    for kind in KINDS:
+        for short, title in names.items():
+            if (share := figures.get(f"{HEADLINE}.{kind}.{short}.share")) is not None:
+                cells = [str(share.rows), *_reached(figures, kind, short), f"{share.worst:.0%}", f"`{share.worst_row}`"]
+                body.append([kind, title, *cells])
+    header = ["class", "kernel", "rows", "time", "rate", "of the ceiling", "least share", "in row"]
+    return tables.of_page([(name, 1 < i < 7) for i, name in enumerate(header)], body)
 
 
 def groups(figures: Table) -> str:
-    """Every speed of the table: a line for each group, class and kernel."""
+    """Every speed of the table: a line for each group and class."""
+    asked = tomllib.loads(ASKED.read_text(encoding="utf-8"))["group"]
     body = []
-    for name, one in figures.items():
-        parts = name.split(".", 2)
-        if len(parts) == 3 and parts[1] in (*KINDS, "all") and one.worst is not None:
-            group, kind, kernel = parts
-            of = kernel.replace("-over-", " over ") if "-over-" in kernel else f"{kernel} over FA3"
-            speeds = (f"{one.value:.2f}", f"{one.rows} of {one.asked}", f"{one.worst:.2f}")
-            body.append([group, kind, of, *speeds, f"`{one.worst_row}`"])
-    columns = [
-        ("group", False),
-        ("class", False),
-        ("speed of", False),
-        ("mean", True),
-        ("rows", True),
-        ("worst", True),
-        ("worst row", False),
-    ]
-    return tables.of_page(columns, body)
+    for group, kind in itertools.product(asked, (*KINDS, "all")):
+        own = [figures.get(f"{group}.{kind}.{short}") for short in (*COLUMNS, "helion-over-triton")]
+        if there := [one for one in own if one]:
+            most = there[0].rows
+            body.append([group, kind, str(most), *(_speed(one, most) for one in own), f"`{there[0].worst_row}`"])
+    names = [*COLUMNS.values(), "Helion over Triton", "worst row of the first column"]
+    header = ["rows of", "class", "rows", *names]
+    return tables.of_page([(name, 1 < i < len(header) - 1) for i, name in enumerate(header)], body)
+
+
+def rungs(figures: Table) -> str:
+    """Each rung against FlashAttention 3, class by class, Triton before Helion."""
+    body = []
+    for rung in tomllib.loads(ASKED.read_text(encoding="utf-8"))["group"]["rungs"]["kernels"]:
+        dsl, _, name = rung.partition("-")
+        if dsl == "triton":
+            pairs = [[figures.get(f"rungs.{kind}.{d}-{name}") for d in ("triton", "helion")] for kind in KINDS]
+            cells = [" / ".join(f"{one.value:.2f}" if one else "-" for one in pair) for pair in pairs]
+            body.append([f"`{name}`", *cells])
+    return tables.of_page([("rung, Triton / Helion", False), *((kind, True) for kind in KINDS)], body)
 
 
 def sources(_: Table) -> str:
@@ -226,11 +278,11 @@ def sources(_: Table) -> str:
 
 def summary(figures: Table) -> str:
     """In which classes Triton's kernels are ahead of, level with or behind FlashAttention 3; and what Gluon adds."""
-    of = {kind: figures[name] for kind in KINDS if (name := f"headline.{kind}.triton") in figures}
+    of = {kind: figures[name] for kind in KINDS if (name := f"{HEADLINE}.{kind}.triton") in figures}
     said = {word: [f"{kind} ({one.value:.2f})" for kind, one in of.items() if one.word == word] for word in WORDS}
     parts = [f"{word} it in {listed(kinds)}" for word, kinds in said.items() if kinds]
     portable = f"Against FlashAttention 3, the portable Triton kernels are {listed(parts)}."
-    gluon = {kind: figures[name] for kind in KINDS if (name := f"gluon.{kind}.gluon") in figures}
+    gluon = {kind: figures[name] for kind in KINDS if (name := f"{HEADLINE}.{kind}.gluon") in figures}
     won = [kind for kind, one in gluon.items() if kind in of and one.word == WORDS[0] != of[kind].word]
     if not won:
         return portable
@@ -244,7 +296,9 @@ def listed(parts: list[str]) -> str:
 
 BLOCKS: dict[str, Callable[[Table], str]] = {
     "classes": classes,
+    "absolute": absolute,
     "groups": groups,
+    "rungs": rungs,
     "sources": sources,
     "summary": summary,
 }

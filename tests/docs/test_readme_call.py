@@ -32,8 +32,8 @@ def test_the_example_computes_attention_and_a_plan_does(dsl):
     names = {}
     exec(compile(example().replace("dsl_triton", dsl), "README.md", "exec"), names)
     expect_attention(names)
-    plan = f"from {dsl} import plan_paged_attention\nfrom common.spec import AttentionShape\nout.zero_()\n"
-    exec(compile(plan + example(ROOT / "docs" / "engines.md", "= plan_paged_attention("), "engines.md", "exec"), names)
+    plan = example(ROOT / "docs" / "engines.md", "plan.warmup()").replace("dsl_triton", dsl)
+    exec(compile(plan, "engines.md", "exec"), names)
     expect_attention(names)
 
 

@@ -48,7 +48,7 @@ def test_the_ratios_are_those_of_the_rows(results):
 @pytest.mark.slow
 def test_the_first_block_keeps_the_names_of_the_runs(results):
     page = choosing.render(EMPTY, results, ("peers",))
-    assert page.startswith("<!-- evidence: answer peers -->\n- Speed, run `peers`")
+    assert page.startswith("<!-- evidence: costs peers -->\n")
     assert choosing.render(page, results) == page
 
 
@@ -77,7 +77,7 @@ def test_both_dsls_costs_stand_side_by_side(tmp_path):
 def test_a_broken_run_is_a_usage_error(results, tmp_path, monkeypatch, capsys):
     (results / "peers" / "manifest.json").write_text("[]")
     page = tmp_path / "page.md"
-    page.write_text(EMPTY.replace("answer -->", "answer peers -->"))
+    page.write_text(EMPTY.replace("costs -->", "costs peers -->", 1))
     monkeypatch.setattr(choosing, "PAGE", page)
     monkeypatch.setattr(choosing, "RESULTS", results)
     assert diptych(["pages", "choosing"]) == 2

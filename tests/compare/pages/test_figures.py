@@ -49,12 +49,12 @@ def test_a_number_in_two_values_is_found(page, table):
 def test_a_report_has_the_means_that_the_table_has(table):
     """Its rows and class means are of paired rounds, as verdicts are: of medians alone the two were 1% apart."""
     asked = tomllib.loads(quoted.ASKED.read_text(encoding="utf-8"))
-    group = asked["group"]["headline"]
+    group = asked["group"]["peers"]
     means = summary.class_means(read(quoted.ROOT / asked["results"] / group["runs"][-1]).rows)
     found = {(one["kind"], one["kernel"]): one for one in means}
     for short, kernel in group["kernels"].items():
         for kind in KINDS:
-            of_table, of_report = table[f"headline.{kind}.{short}"], found[kind, kernel]
+            of_table, of_report = table[f"peers.{kind}.{short}"], found[kind, kernel]
             assert of_report["geomean"] == pytest.approx(of_table.value, rel=1e-4), (kind, kernel)
             assert (of_report["rows"], of_report["worst_row"]) == (of_table.rows, of_table.worst_row)
 
@@ -137,6 +137,19 @@ def built(tmp_path, runs):
     return figures.build({"results": ".", "gpu": "h200", "group": {"headline": group}, "pairs": group}, tmp_path)
 
 
+def test_the_headline_is_the_union_of_its_parts():
+    asked = tomllib.loads(quoted.ASKED.read_text(encoding="utf-8"))["group"]
+    parts = [run for name in ("peers", "serving") for run in asked[name]["runs"]]
+    assert asked[quoted.HEADLINE]["runs"] == parts
+
+
+def test_the_headline_has_times_rates_and_shares_of_the_ceiling(table):
+    for kind, (rate, _) in quoted.LIMITS.items():
+        us, of, share = (table[f"headline.{kind}.triton.{what}"] for what in ("us", "rate", "share"))
+        assert us.value > 1 and 0 < share.worst <= share.value < 1
+        assert of.value <= table[f"ceiling.{rate}"].value and us.rows == table[f"headline.{kind}.triton"].rows
+
+
 def test_a_figure_is_the_mean_of_its_rows(tmp_path):
     found = built(tmp_path, {"a": 1.0})
     assert found["headline.decode.triton"].value == pytest.approx(1 / 0.9, rel=0.02)
@@ -183,7 +196,7 @@ PREMISES = {  # what README.md and docs/choosing-a-dsl.md say in words, and the 
         abs(t["cost.graph.triton"].value - t["cost.graph.helion"].value) < 2.0  # microseconds
     ),
     "engines' prompts are slower than those of the peers": lambda t: (
-        t["serving.prefill.triton"].value < t["headline.prefill.triton"].value
+        t["serving.prefill.triton"].value < t["peers.prefill.triton"].value
     ),
 }
 
