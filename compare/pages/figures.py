@@ -61,7 +61,7 @@ def _speeds(name: str, group: dict[str, Any], results: str, root: Path) -> Itera
             if figure := _mean(rows, command):
                 yield f"{name}.{kind}.{short}", figure
     if name == HEADLINE:
-        yield from _absolute(name, kernels | {"fa3": UNIT}, runs)
+        yield from _absolute(name, kernels | {"fa3": UNIT}, runs, f"python -m compare report {' '.join(where)}")
 
 
 def _mean(rows: dict[str, Verdict | None], command: str) -> Figure | None:
@@ -72,12 +72,11 @@ def _mean(rows: dict[str, Verdict | None], command: str) -> Figure | None:
     return Figure(geomean(list(speed.values())), command, len(speed), len(rows), speed[worst], worst)
 
 
-def _absolute(name: str, kernels: dict[str, str], runs: list[RunData]) -> Iterator[tuple[str, Figure]]:
+def _absolute(name: str, kernels: dict[str, str], runs: list[RunData], command: str) -> Iterator[tuple[str, Figure]]:
     """group.class.kernel.us, .rate and .share: geometric means over the rows that FlashAttention 3 has too.
 
     rate: GB/s or TFLOP/s, as LIMITS says. share: of the larger of GBPS and TFLOPS; its worst row is the least share.
     """
-    command = "python -m compare report " + " ".join(run.folder.as_posix() for run in runs)
     cells = {(r.workload.label, r.kernel): r for run in runs for r in run.ok}
     for kind, short in itertools.product(KINDS, kernels):
         mine = [r for (row, kernel), r in cells.items() if kernel == kernels[short] and r.workload.kind == kind]

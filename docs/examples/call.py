@@ -1,7 +1,6 @@
 """A call, on a CPU or a GPU: the text of README.md."""
 
 import torch
-
 from diptych.dsl_triton import paged_attention  # diptych.dsl_helion has the same call
 
 device = "cuda" if torch.cuda.is_available() else "cpu"

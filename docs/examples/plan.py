@@ -1,7 +1,6 @@
 """A plan, which owns its scratch, and its call in a CUDA graph: the text of docs/engines.md."""
 
 import torch
-
 from diptych.common.spec import AttentionShape
 from diptych.dsl_triton import plan_paged_attention
 

@@ -11,5 +11,7 @@ requests.write_text("""TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6951690,21,3
 2023-11-16 18:15:46.7000000,16,2
 """)
-asked = f"run --trace {requests}:batches=2 --shape 4:2:32 --kernels triton/auto,baseline/sdpa --out results/example-trace"
+asked = (
+    f"run --trace {requests}:batches=2 --shape 4:2:32 --kernels triton/auto,baseline/sdpa --out results/example-trace"
+)
 raise SystemExit(main(asked.split()))

@@ -18,7 +18,7 @@ SAID = {  # program -> what it prints
     "call": r"torch\.Size\(\[5, 8, 64\]\)",
     "plan": r"torch\.Size\(\[5, 8, 64\]\) calls that compiled something after the warm-up: 0",
     "own_kernel": r"right in all 1 cases",
-    "trace": r"triton/auto",
+    "trace": r"4 cells: 4 ok",
     "tune": r"of the default's estimated time: \w+",
 }
 ARGUMENTS = {"own_kernel": ["--case", "all-decode"]}
