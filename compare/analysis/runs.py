@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from compare.analysis import summary
+from compare.analysis import committed, summary
 from compare.analysis.cells import combined
 from compare.record import packed
 from compare.record.folder import NotARun
@@ -81,7 +81,14 @@ class RunData:
         return self.manifest.get("suite") or "run"
 
     @property
+    def elsewhere(self) -> committed.Committed | None:
+        """The committed speeds, for a run of a machine without a GPU that named none."""
+        return committed.headline() if self.gpu == "cpu" and not self.timed else None
+
+    @property
     def title(self) -> str:
+        if found := self.elsewhere:
+            return f"Correctness on this machine; speeds measured on an {found.gpu} on {found.day}"
         return f"Paged attention: {self.suite} on {self.gpu_title}"
 
     @property

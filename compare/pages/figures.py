@@ -53,23 +53,24 @@ def _speeds(name: str, group: dict[str, Any], results: str, root: Path) -> Itera
     runs, kernels = [read(root / path) for path in where], group["kernels"]
     pairs = [(short, kernels[short], UNIT) for short in kernels]
     pairs += [(f"{one}-over-{other}", kernels[one], kernels[other]) for one, other in group.get("beside", ())]
+    day = max(run.manifest.get("started", "")[:10] for run in runs)
     for short, kernel, unit in pairs:
         cells = means.standings(runs, unit, kernel)
         command = f"python -m compare report {' '.join(where)} --print means --unit {unit} --kernels {kernel}"
         for kind in (*KINDS, "all"):
             rows = {row: one for (of, _, row), one in cells.items() if kind in (of, "all")}
-            if figure := _mean(rows, command):
+            if figure := _mean(rows, command, day):
                 yield f"{name}.{kind}.{short}", figure
     if name == HEADLINE:
         yield from _absolute(name, kernels | {"fa3": UNIT}, runs, f"python -m compare report {' '.join(where)}")
 
 
-def _mean(rows: dict[str, Verdict | None], command: str) -> Figure | None:
+def _mean(rows: dict[str, Verdict | None], command: str, day: str) -> Figure | None:
     speed = {row: one.speed.ratio for row, one in rows.items() if one}
     if not speed:
         return None
     worst = min(speed, key=speed.__getitem__)
-    return Figure(geomean(list(speed.values())), command, len(speed), len(rows), speed[worst], worst)
+    return Figure(geomean(list(speed.values())), command, len(speed), len(rows), speed[worst], worst, day)
 
 
 def _absolute(name: str, kernels: dict[str, str], runs: list[RunData], command: str) -> Iterator[tuple[str, Figure]]:
@@ -151,6 +152,8 @@ def written(figures: dict[str, Figure]) -> str:
         parts = [f"value = {one.value:.6g}", f"rows = {one.rows}", f"asked = {one.asked}"]
         if one.worst is not None:
             parts += [f"worst = {one.worst:.6g}", f'worst_row = "{one.worst_row}"']
+        if one.day:
+            parts.append(f'day = "{one.day}"')
         lines.append(f'"{name}" = {{ {", ".join(parts)}, command = "{one.command}" }}')
     return "\n".join(lines) + "\n"
 

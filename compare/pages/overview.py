@@ -97,7 +97,7 @@ def start(figures: Table) -> list[Bars]:
 
 
 def refused(figures: Table) -> list[Bars]:
-    words = {"nothing": "nothing lost", "lines": "more to write", "loss": "speed or\na form lost"}
+    words = {"nothing": "nothing lost", "lines": "more to write", "loss": "speed or\na feature lost"}
     groups = {words[name]: [figures[f"refused.{name}"].value] for name in words}
     return [Bars("ways to write something", ("what Helion refused, by what it cost",), groups, "{:.0f}", paint=(1,))]
 

@@ -36,6 +36,7 @@ class Figure:
     """A figure. value: a speed is the other's time over the kernel's, above 1 is faster.
 
     rows: how many are in the mean, of how many asked. worst: the least of them, and its row. command: prints it again.
+    day: of the newest run behind it, as 2026-11-28.
     """
 
     value: float
@@ -44,6 +45,7 @@ class Figure:
     asked: int = 1
     worst: float | None = None
     worst_row: str = ""
+    day: str = ""
 
     @property
     def word(self) -> str:
@@ -64,6 +66,7 @@ FORMS: dict[str, Callable[[Figure], str]] = {
     "rows": lambda f: str(f.rows),
     "worst": lambda f: f"{f.worst:.2f}",
     "row": lambda f: f"`{f.worst_row}`",
+    "day": lambda f: f.day,
 }
 
 
@@ -108,7 +111,7 @@ def _of(named: Mapping, name: str, what: str):
     return named[name]
 
 
-WEIGHTS = ("nothing", "lines", "loss")  # what a refusal costs: nothing, more code, or speed or a form of the kernel
+WEIGHTS = ("nothing", "lines", "loss")  # what a refusal costs: nothing, more code, or speed or a feature
 
 
 def refused() -> list[dict[str, str]]:

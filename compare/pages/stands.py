@@ -59,16 +59,19 @@ def _table(table: str) -> Iterator[Stands]:
     lines = [[cell.strip(" `*") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()]
     head, body = lines[0], [line for line in lines[2:] if len(line) == len(lines[0])]
     group = next((i for i, title in enumerate(head) if title.lower() in WITHIN), None)
+    over = head.index("over") if "over" in head else None
     for line in body:
         kind = next((k for cell in line for k in KINDS if re.match(rf"{k}\b", cell)), None)
-        kernel = next((NAMES[cell.lower()] for cell in line if cell.lower() in NAMES), None)
+        named = [line[head.index("kernel")]] if "kernel" in head else line
+        kernel = next((NAMES[cell.lower()] for cell in named if cell.lower() in NAMES), None)
         rows = line[group] if group is not None else HEADLINE
         for title, cell in zip(head, line, strict=True):
             of = NAMES.get(title.lower()) if kernel is None else kernel
             where = title if title in KINDS else kind
             speed = title in KINDS or title.lower() in NAMES or "mean" in title.lower()
             if of and where and speed and (found := _VALUE.match(cell)):
-                yield _of(where, of, rows, found[1])
+                one = _of(where, of, rows, found[1])
+                yield one if over is None else one._replace(unit=line[over])
 
 
 def _sentence(sentence: str) -> Iterator[Stands]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare.analysis import summary, tables, verdict
+from compare.analysis.committed import COLUMNS
 from compare.analysis.markup import said
 from compare.analysis.runs import RunData
 from compare.analysis.standing import KINDS, Standing, standings
@@ -133,6 +134,18 @@ def section(run: RunData) -> Section | None:
         blocks.append(Picture(PICTURE, _caption(run)))
     blocks.append(Bullets(tuple(_endings(run))))
     return Section("glance", "At a glance", tuple(blocks))
+
+
+def elsewhere(run: RunData) -> Section | None:
+    """The committed speeds, marked as another machine's; None where the run has its own, or named a GPU."""
+    if not run.records or not (found := run.elsewhere):
+        return None
+    words = (
+        f"**Not of this machine.** One {found.gpu}, on {found.day}: FlashAttention 3 is 1, and above 1 is faster;"
+        " means over rows, the worst row in brackets. `docs/speed.md` has every figure and its command; on a GPU this"
+        " command times what is here."
+    )
+    return Section("elsewhere", f"Speeds, measured on an {found.gpu}", (Text(words), tables.Table(COLUMNS, found.body)))
 
 
 def _ran(run: RunData) -> str:

@@ -114,7 +114,7 @@ def by_share(found: Sequence[Point], path: Path) -> Path:
         for longest in sorted({p.load.max_seq_len for p in mine}):
             _curves(axes, [p for p in mine if p.load.max_seq_len == longest], lambda p: p.product)
         plain_steps(axes, [p.product for p in mine], rotation=45)
-    _finish(figure, panels, "sequences × longest sequence, tokens; a line a longest sequence")
+    _finish(figure, panels, "sequences × longest sequence, tokens; one line for each longest sequence")
     return save(figure, path)
 
 

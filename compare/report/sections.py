@@ -209,9 +209,8 @@ def reading(run: RunData) -> Section:
 
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    glance.section, coverage, absent, seats.section, verdicts.sections, means, paper, features, load, workloads,
-    regret.section, checker,
-    facts, failures, others, reading,
+    glance.section, glance.elsewhere, coverage, absent, seats.section, verdicts.sections, means, paper, features, load,
+    workloads, regret.section, checker, facts, failures, others, reading,
 )  # fmt: skip
 
 

@@ -179,7 +179,9 @@ class Run:
         if not self.options.shown.quiet and records:
             progress.show(records, self.plan.selection.kernels, Console())
         where = written if isinstance(written, Path) else self.folder
-        print(f"{progress.count(records, len(self.plan.cells), missing)}; {where}", flush=True)
+        found = None if self.options.shown.quiet else runs.read(self.folder).elsewhere
+        speeds = f", with the speeds of an {found.gpu} on {found.day}" if found else ""
+        print(f"{progress.count(records, len(self.plan.cells), missing)}; {where}{speeds}", flush=True)
 
 
 def _exit_code(records: Sequence[Record]) -> int:

@@ -3,8 +3,8 @@
     python -m compare study alarms --out FOLDER [--runs 10000] [--seed 0] [--share 2] [--level full] [--jobs 1]
 
 The kernels are those of `common.mutants.right`. Case by case, spread over the level, each on one in `--share` of the
-kernels, in turn; a line a case in FOLDER/alarms.jsonl, where a later call goes on. Exit codes: 0 without an alarm, 1
-with one; 2 where FOLDER is of another run.
+kernels, in turn; one line for each case in FOLDER/alarms.jsonl, where a later call goes on. Exit codes: 0 without an
+alarm, 1 with one; 2 where FOLDER is of another run.
 """
 
 from __future__ import annotations

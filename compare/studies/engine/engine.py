@@ -5,8 +5,8 @@
 
 An engine is NAME:GRAPHS: a kernel's id (triton/auto, triton/native.auto, helion/auto, ...), fa3 or vllm_triton, with
 full, partial or eager graphs. Each is a vLLM in a process of its own, one at the GPU at a time; the next one imports
-meanwhile. docs/results/<gpu>/engine has a row a measurement, figures and a page of them. What was measured is not
-measured again: of our kernels while their sources are the same, of fa3 and vllm_triton while the versions are.
+meanwhile. docs/results/<gpu>/engine has one row for each measurement, figures and a page of them. What was measured is
+not measured again: of our kernels while their sources are the same, of fa3 and vllm_triton while the versions are.
 Exit codes: 0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed.
 """
 
