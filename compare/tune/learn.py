@@ -61,7 +61,7 @@ class Data:
         timed = {point.row for point in points if point.us is not None}
         self.points = _without_native([point for point in points if point.row in timed])
         batches = columns.batches([(p.shape, p.stats, p.gpu) for p in self.points])
-        of_each = [columns.configs([(p.kernel, p.config)], p.row[0]) for p in self.points]
+        of_each = [columns.configs([(p.kernel, p.config)], p.dsl) for p in self.points]
         configs = {name: np.concatenate([one[name] for one in of_each]) for name in of_each[0]}
         number = {row: i for i, row in enumerate(dict.fromkeys(p.row for p in self.points))}
         self.row = np.array([number[p.row] for p in self.points])
@@ -69,8 +69,8 @@ class Data:
         least = np.full(len(number), np.inf)
         np.minimum.at(least, self.row, self.us)
         self.loss = np.minimum(np.log(self.us / least[self.row]), CLIP)
-        of = {one: i for i, one in enumerate(dict.fromkeys((p.row, p.kernel) for p in self.points))}
-        self.kernel = np.array([of[p.row, p.kernel] for p in self.points])
+        of = {one: i for i, one in enumerate(dict.fromkeys((p.row, p.dsl, p.kernel) for p in self.points))}
+        self.kernel = np.array([of[p.row, p.dsl, p.kernel] for p in self.points])
         least = np.full(len(of), np.inf)
         np.minimum.at(least, self.kernel, self.us)
         with np.errstate(invalid="ignore"):  # a kernel of which nothing was timed on a row
@@ -242,7 +242,7 @@ def _near_best(data: Data, measured: str, dsl: str) -> Mapping[str, Rows]:
     rows: dict[str, dict[str, set[tuple[int, int]]]] = defaultdict(lambda: defaultdict(set))
     timed = np.bincount(data.row[np.isfinite(data.us)], minlength=data.row.max() + 1)
     for point, loss, row in zip(data.points, data.loss, data.row, strict=True):
-        if point.row[0] != measured or timed[row] < 2 or point.kernel.startswith("native") or loss > np.log(NEAR):
+        if point.dsl != measured or timed[row] < 2 or point.kernel.startswith("native") or loss > np.log(NEAR):
             continue
         part, whole = _part(point.kernel, point.config), _default(dsl, point.kernel)
         if measured != dsl or part.keys() <= whole.keys():  # without a field that is gone

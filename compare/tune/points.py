@@ -33,7 +33,8 @@ REFUSED = ("shared_memory", "hopeless", "raced")  # what spills is not timed, an
 class Point:
     """A candidate of a row. us: None where it was refused. rules: that `auto`'s rules of the day took it."""
 
-    row: tuple[str, str, str]  # DSL, folder, label
+    dsl: str
+    row: tuple[str, str, str]  # whose candidates took turns on it: a DSL, or all of a run; folder, label
     seed: int
     shape: AttentionShape
     stats: BatchStats
@@ -44,7 +45,7 @@ class Point:
     rules: bool
 
     def of(self, dsl: str, gpu: Gpu) -> bool:
-        return self.row[0] == dsl and self.gpu == gpu
+        return self.dsl == dsl and self.gpu == gpu
 
 
 def points(folders: Sequence[Path], dsl: str) -> list[Point]:
@@ -88,8 +89,9 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
-    """Of a run of `compare run`: of each kernel the config that its cell had, with the median over processes. Its rows
-    are one fold with those of all such runs: suites recur."""
+    """Of a run of `compare run`: of each kernel the config that its cell had, with the median over processes. Both DSLs
+    took turns on its rows: of few candidates the other's say best what one loses. Its rows are one fold with those of
+    all such runs: suites recur."""
     gpu, times = resolve(manifest_of(folder)["gpu"]), defaultdict(list)
     for record in read_records(folder / CELLS):
         named = _named({"kernel": record.kernel, "config": record.config}, dsl)
@@ -98,7 +100,7 @@ def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
     for (info, kernel, text), us in times.items():
         shape, stats = _asked(info)
         kernel, config = _launched(kernel, json.loads(text), stats)
-        yield Point((dsl, str(folder), info.label), 0, shape, stats, gpu, kernel, config, median(us), False)
+        yield Point(dsl, ("all", str(folder), info.label), 0, shape, stats, gpu, kernel, config, median(us), False)
 
 
 def _asked(info: WorkloadInfo) -> tuple[AttentionShape, BatchStats]:
@@ -143,7 +145,7 @@ def _of_logs(folders: Sequence[Path], dsl: str) -> list[Point]:
             final[at] = second or final.get(at, False)
             shape = rows[line["row"]].shape
             row, of = (dsl, str(folder), line["row"]), (shape, told[line["row"]], gpu)
-            found[at] = Point(row, said.get("seed", -1), *of, kernel, config, us, chosen)
+            found[at] = Point(dsl, row, said.get("seed", -1), *of, kernel, config, us, chosen)
     return list(found.values())
 
 
