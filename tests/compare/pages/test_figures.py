@@ -182,11 +182,11 @@ def test_pictures_are_the_same_for_the_same_figures_and_follow_them(table):
 
 
 PREMISES = {  # what README.md and docs/choosing-a-dsl.md say in words, and the figures under which it is true
-    "Helion is slower, most in prompts": lambda t: (
-        t["headline.prefill.helion-over-triton"].value < t["headline.decode.helion-over-triton"].value < 1
+    "Helion is slower in prompts, and less so in decodes": lambda t: (
+        t["headline.prefill.helion-over-triton"].value < min(t["headline.decode.helion-over-triton"].value, 1)
     ),
     "slower in more pairs than faster": lambda t: t["pairs.slower"].value > t["pairs.faster"].value,
-    "vLLM's Triton kernel is slower on every row": lambda t: t["headline.all.triton-over-vllm"].worst > 1,
+    "vLLM's Triton kernel is slower in the mean": lambda t: t["headline.all.triton-over-vllm"].value > 1,
     "Triton starts sooner": lambda t: all(
         t[f"cost.{when}.triton"].value < t[f"cost.{when}.helion"].value for when in ("start", "restart")
     ),
@@ -194,9 +194,6 @@ PREMISES = {  # what README.md and docs/choosing-a-dsl.md say in words, and the 
     "Triton tries more in equal minutes": lambda t: t["cost.timed.triton"].value > t["cost.timed.helion"].value,
     "a replay costs the host the same": lambda t: (
         abs(t["cost.graph.triton"].value - t["cost.graph.helion"].value) < 2.0  # microseconds
-    ),
-    "engines' prompts are slower than those of the peers": lambda t: (
-        t["serving.prefill.triton"].value < t["peers.prefill.triton"].value
     ),
 }
 

@@ -29,6 +29,12 @@ def test_there_are_reports_to_write_again():
     assert set(names()) >= DAILY and len(names()) > 20
 
 
+def test_the_list_of_runs_is_of_what_is_committed_and_short():
+    """`python -m compare pages reports --write` makes it so."""
+    text = (reports.RESULTS / "README.md").read_text(encoding="utf-8")
+    assert text == reports.index() and len(text.splitlines()) <= 40
+
+
 def test_another_report_is_stale_and_written(tmp_path, monkeypatch):
     run = synthetic_run.absent_run(tmp_path / "h200" / "peers")  # few figures, for it is written five times
     written = report.write(run).read_text()
