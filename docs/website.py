@@ -83,7 +83,8 @@ def on_files(files, config):
     """Every page, and what its links name, until nothing new is named."""
     files.append(File.generated(config, "api.md", content=api()))
     waiting = [Path(f.abs_src_path) for f in files.documentation_pages() if f.abs_src_path]
-    waiting += [ROOT / name for name in PROJECT] + [DOCS / "results/README.md", DOCS / "results/h200/peers/report.md"]
+    waiting += [ROOT / name for name in PROJECT]
+    waiting += [DOCS / "results/README.md", DOCS / "results/h200/release/peers/report.md"]
     seen = set()
     while waiting:
         page = waiting.pop()

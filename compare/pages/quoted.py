@@ -249,9 +249,9 @@ def groups(figures: Table) -> str:
     for group, kind in itertools.product(asked, (*KINDS, "all")):
         own = [figures.get(f"{group}.{kind}.{short}") for short in (*COLUMNS, "helion-over-triton")]
         if there := [one for one in own if one]:
-            most = there[0].rows
-            body.append([group, kind, str(most), *(_speed(one, most) for one in own), f"`{there[0].worst_row}`"])
-    names = [*COLUMNS.values(), "Helion over Triton", "worst row of the first column"]
+            most, row = there[0].rows, f"`{own[0].worst_row}`" if own[0] else ""
+            body.append([group, kind, str(most), *(_speed(one, most) for one in own), row])
+    names = [*COLUMNS.values(), "Helion over Triton", "Triton's worst row"]
     header = ["rows of", "class", "rows", *names]
     return tables.of_page([(name, 1 < i < len(header) - 1) for i, name in enumerate(header)], body)
 

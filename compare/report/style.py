@@ -52,12 +52,12 @@ STYLES = {  # colour, marker, which part of it is filled
     "baseline/flag_gems": ("#56B4E9", "H", "full"),
     "baseline/aiter_triton": ("#56B4E9", "^", "full"),
     "baseline/sglang": ("#009E73", "o", "full"),
-    "baseline/lmdeploy": ("#009E73", "s", "full"),
-    "baseline/vllm_chunked": ("#56B4E9", "v", "full"),
-    "baseline/conch": ("#CC79A7", "D", "full"),
-    "baseline/conch_decode": ("#CC79A7", "d", "full"),
-    "baseline/aiter_decode": ("#56B4E9", "<", "full"),
-    "baseline/xformers_splitk": ("#CC79A7", "p", "full"),
+    "baseline/lmdeploy": ("#009E73", "s", "left"),
+    "baseline/vllm_chunked": ("#56B4E9", "v", "left"),
+    "baseline/conch": ("#CC79A7", "D", "left"),
+    "baseline/conch_decode": ("#CC79A7", "d", "left"),
+    "baseline/aiter_decode": ("#56B4E9", "<", "left"),
+    "baseline/xformers_splitk": ("#CC79A7", "p", "left"),
 }
 LINES = {None: "-", "tree": "-", "default": (0, (7, 2)), "paper": "--", "fixed": ":", "page": "--", "planning": ":"}
 
