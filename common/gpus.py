@@ -72,18 +72,6 @@ class Gpu:
         return self.vendor == "amd" and self.warp_size == 64
 
     @property
-    def fp8_products(self) -> bool:
-        """Whether the GPU multiplies matrices of 8-bit floats: from sm_89 and gfx942 on."""
-        return int(self.arch.removeprefix("sm_")) >= 89 if self.vendor == "nvidia" else self.arch not in _NO_FP8
-
-    @property
-    def flops_per_byte(self) -> float | None:
-        """The roofline's corner: dense bf16 operations in the time that a byte takes to arrive. None where a peak is
-        unknown."""
-        known = self.bf16_tflops and self.hbm_gbps
-        return 1e3 * self.bf16_tflops / self.hbm_gbps if known else None
-
-    @property
     def turns_on_read(self) -> bool:
         """Whether wide reads of shared memory can transpose a tile: NVIDIA's ldmatrix, and gfx950's."""
         return self.vendor == "nvidia" or not self.mfma or self.arch == "gfx950"
@@ -98,7 +86,6 @@ def unlike(one: Gpu, other: Gpu) -> float:
     return 100 * (one.vendor != other.vendor) + 10 * (one.arch != other.arch) + doublings
 
 
-_NO_FP8 = ("gfx90a", "gfx1100")
 # arch: vendor, warp size, KiB of shared memory a program may hold, dies of compute units
 _ARCHES: dict[str, tuple[Literal["nvidia", "amd"], int, int, int]] = {
     "sm_80": ("nvidia", 32, 163, 1),

@@ -23,7 +23,7 @@ NEEDS: dict[str, tuple[str, ...]] = {who: tuple(packages) for who, packages in _
 LIBRARIES: dict[str, dict[str, str]] = _TABLE["libraries"]  # distribution -> its module
 SETS: tuple[dict[str, str], ...] = tuple(_TABLE["set"])
 UNKNOWN = "of unknown version"  # of a module without metadata, such as a checkout on PYTHONPATH
-TEST = "python -m compare doctor --versions"
+TEST = "python -m compare run --gpu h200"
 SAID = "DIPTYCH_SAID_UNTESTED"  # environment variable by which a parent tells its children that it has warned
 
 

@@ -10,7 +10,7 @@ median of its rounds, because the machine disturbs single rounds; that of a cell
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -140,29 +140,6 @@ def geomean(values: Sequence[float]) -> float:
     if not len(values) or not all(0 < value < math.inf for value in values):
         raise ValueError(f"values: found {list(values)[:5]}, allowed at least one, each finite and above 0")
     return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def performance_profile(
-    times: Mapping[str, Sequence[float | None]], taus: Sequence[float]
-) -> dict[str, tuple[float, ...]]:
-    """For each solver and tau, the share of problems solved within tau times the best time (Dolan and More, 2002).
-
-    times[solver][problem]; None is a failure: within no tau, and still in the share's denominator. So is a problem that
-    nobody solved. Raises ValueError where the solvers did not meet the same problems.
-    """
-    counts = {solver: len(row) for solver, row in times.items()}
-    if len(set(counts.values())) > 1:
-        raise ValueError(f"times: found {counts} problems, allowed the same for every solver")
-    if not times or not next(iter(counts.values())):
-        return {solver: tuple(0.0 for _ in taus) for solver in times}
-    table = np.array([[math.inf if t is None else t for t in row] for row in times.values()])
-    best = table.min(axis=0)
-    known = np.isfinite(best)
-    ratios = np.full_like(table, math.inf)
-    ratios[:, known] = table[:, known] / best[known]
-    return {
-        solver: tuple(float(np.mean(row <= tau)) for tau in taus) for solver, row in zip(times, ratios, strict=True)
-    }
 
 
 def _logs(samples: Sequence[Sequence[float]], name: str) -> list[np.ndarray]:

@@ -24,7 +24,7 @@ GPU, CELLS = "tests/gpu/test_gpu_call.py", "tests/conformance/test_conformance.p
         ("tests/conformance/test_relations_of_kernels.py::test_a_relation_holds[triton/q_block-twice]",
          "tests/conformance/test_relations_of_kernels.py triton/q_block"),
         (f"{GPU}::test_it[triton-x]", f"{GPU} triton"),
-        ("tests/compare/run/test_tested.py::test_cells[helion]", "tests/compare/run/test_tested.py helion"),
+        ("tests/compare/run/test_smoke.py::test_it[helion/naive]", "tests/compare/run/test_smoke.py helion/naive"),
         ("tests/kernels/test_split.py::test_it[pages-helion]", "tests/kernels/test_split.py helion"),
         ("tests/gpu/test_gpu_conformance.py::test_it[helion/ablations.idiomatic-query-1-float32]",
          "tests/gpu helion/ablations.idiomatic float32"),

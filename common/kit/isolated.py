@@ -35,7 +35,7 @@ FLASH = {"causal", "sliding_window", "softcap", "sinks"} | IMPLIED  # its ALiBi 
 _memory: dict[tuple[int, ...], list[torch.Tensor]] = {}  # sizes of the storages -> the buffers of a call
 _workspaces: dict[Any, Any] = {}
 COMMON = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-JUDGE = tuple(os.path.join(COMMON, room, "") for room in ("oracle", "cases", "relations"))
+JUDGE = tuple(os.path.join(COMMON, room, "") for room in ("oracle", "cases"))
 _read: set[str] = set()  # files of JUDGE opened here
 LOST = ("CUDA error", "HIP error")  # torch's errors for a dead context
 

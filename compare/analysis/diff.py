@@ -95,13 +95,8 @@ def microseconds(text: str) -> float:
     return value
 
 
-def add_fail_on(new: argparse._ActionsContainer) -> None:
-    """--fail-on, which the verbs diff and run share."""
-    new.add_argument("--fail-on", choices=["regress"], help="exit 4 where a cell is slower, or was right and now fails")
-
-
 def add_options(new: argparse._ActionsContainer) -> None:
-    add_fail_on(new)
+    new.add_argument("--fail-on", choices=["regress"], help="exit 4 where a cell is slower, or was right and now fails")
     percent = f"threshold (default {100 * RELATIVE:g}%%)"
     new.add_argument("--relative", type=share, default=RELATIVE, metavar="SHARE", help=percent)
     new.add_argument(
@@ -432,20 +427,6 @@ def gate(found: Sequence[Difference], fail_on: str | None) -> int:
     if not any(d.before is not None and d.after is not None for d in found):
         return NOTHING
     return GATE if fail_on == "regress" and any(d.is_regression for d in found) else OK
-
-
-def against(folder: Path, after: RunData, thresholds: Thresholds, fail_on: str | None) -> int:
-    """compare.run's `--against`: print how its run differs from the one in `folder`, over the planned cells.
-
-    Returns the code of `gate`. Raises NotARun, Incomparable, NotNoise.
-    """
-    before = read(folder)
-    allowed, said = limits(thresholds, before, after)
-    loads, kernels = (after.manifest.get(name, []) for name in ("workloads", "kernels"))
-    planned = {(load.get("id"), kernel) for load in loads for kernel in kernels}
-    found = [d for d in differences(before, after, allowed) if (d.workload.id, d.kernel) in planned]
-    show(before, after, found, said, everything=False)
-    return gate(found, fail_on)
 
 
 def main(asked: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Who is faster over a suite: means beside failures, tallies of verdicts, performance profiles.
+"""Who is faster over a suite: means beside failures, tallies of verdicts.
 
 All functions take the raw rows of one GPU, one per cell and process, and return plain data, as compare.analysis.verdict
 does.
@@ -19,7 +19,6 @@ from compare.stats import Ratio
 
 KINDS = ("decode", "speculative", "prefill", "mixed")
 SHARE, SHARES = "decode share", ("0%", "50%", "100%", "other")
-TAUS = (1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -128,19 +127,3 @@ def _mean(speeds: Sequence[Ratio]) -> Ratio:
     known = all(s.low > 0 for s in speeds)
     low, high = (stats.geomean([getattr(s, end) for s in speeds]) if known else None for end in ("low", "high"))
     return Ratio(ratio, low or 0.0, high or math.inf, min(s.processes for s in speeds))
-
-
-def profile(
-    records: Sequence[Record], group: str = "all", taus: Sequence[float] = TAUS
-) -> dict[str, tuple[float, ...]]:
-    """Dolan and More's performance profile of a group (GROUPS): kernel -> for each tau the share of workloads on which
-    its time is within tau of the best.
-
-    A cell that is not ok is within no tau. Bounds, and workloads that nobody was timed on, are left out.
-    """
-    rows = [r for r in records if GROUPS[group](r.workload) and r.kernel not in BOUNDS]
-    times = series(rows)
-    loads = list(dict.fromkeys(load for load, _ in times))
-    kernels = list(dict.fromkeys(r.kernel for r in rows)) if loads else []
-    table = {k: [times[load, k].median_us if (load, k) in times else None for load in loads] for k in kernels}
-    return stats.performance_profile(table, taus)

@@ -15,6 +15,7 @@ from typing import Any
 from common.gpus import Gpu
 from common.interpreter import light_import
 from common.serving import winners
+from common.serving.choice import Choice
 from common.serving.grid import seen
 from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.cdna import Cdna
@@ -210,7 +211,7 @@ def default_config(
         dsl, name = kernel_id.split("/")
         auto = "native.auto" if kernel_id in NATIVE else "auto"
         family = importlib.import_module(f"{_PACKAGES[dsl]}.{auto}").FAMILY
-        choice = family.named(ABLATIONS.get(kernel_id, name), shape, stats, gpu, heuristics)
+        choice: Choice = family.named(ABLATIONS.get(kernel_id, name), shape, stats, gpu, heuristics)
         origin = "tree" if choice.measured else "paper" if choice.path.startswith(_PAPER) else "heuristics"
         origin = "DEFAULT" if choice.path == "DEFAULT" else origin
         return kernel.of_rung(choice.config) if kernel_id in ABLATIONS else choice.config, origin

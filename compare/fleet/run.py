@@ -113,9 +113,8 @@ def main(asked: Command) -> int:
 
 def _execute(options: Options, *, over: Asked, given: tuple[str, ...]) -> int:
     """Run the options on a cluster. given: the command's words. Raises GrammarError, NoFleet, Mixed."""
-    for name, found in (("device", options.where.device), ("against", options.against)):
-        if found is not None:
-            raise GrammarError(f"--{name}: found {found} beside --fleet, allowed without it")
+    if options.where.device is not None:
+        raise GrammarError(f"--device: found {options.where.device} beside --fleet, allowed without it")
     options = replace(options, given=given)
     asked = muster.kinds(options.where.gpu)
     tell = _quiet if options.shown.quiet else _tell

@@ -13,7 +13,6 @@ from common.cases.fills import FILLS
 from common.cases.named import CASES, Case
 from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples
 from common.mutants import MUTANTS
-from common.relations.numbers import RELATIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cases.md"
 CORNERS: tuple[str, ...] = (
@@ -61,7 +60,6 @@ def _word(case: Case) -> str:
 def _summary() -> list[str]:
     large = sum(case.large for case in CASES)
     covered = sum(bool(cases_of(number)) for number in range(1, len(CORNERS) + 1))
-    bitwise = sum(relation.kind == "bitwise" for relation in RELATIONS)
     return [
         f"- {len(CASES)} named cases (`common/cases/named.py`), {large} of them for a GPU alone.",
         "  (GPU): too long or large for an interpreter.",
@@ -74,8 +72,7 @@ def _summary() -> list[str]:
         f"  of each and every pair of {len(MASKS)} that concern masks, those behind them every triple",
         "  of these and every pair of all; `drawn-SEED-NUMBER` has values that a seed draws. The kit asks them,",
         "  without what a kernel does not declare.",
-        f"- {len(RELATIONS)} metamorphic relations (`common/relations/layout.py`, `common/relations/numbers.py`,",
-        f"  `common/relations/features.py`), {bitwise} of them bitwise.",
+        "- Relations that hold bit for bit, with no reference (`tests/conformance/test_relations_of_kernels.py`).",
         f"- {len(MUTANTS)} mutants (`common/mutants/`), each of which the checker must reject.",
         f"- {len(FILLS)} fills of adversarial values (`common/cases/fills.py`).",
     ]
@@ -88,7 +85,6 @@ def render() -> str:
         where = ", ".join(_word(case) for case in cases_of(number)) or ELSEWHERE[number]
         rows.append(f"| {number} | {corner} | {where} |")
     others = [case for case in CASES if not case.numbers]
-    relations = [f"| `{relation.name}` | {relation.kind} |" for relation in RELATIONS]
     return "\n".join(
         [
             "# Cases", "",
@@ -98,10 +94,6 @@ def render() -> str:
             "| # | corner | named cases |", "|---|---|---|", *rows, "",
             "## Named cases beside the corners", "",
             ", ".join(_word(case) for case in others) + ".", "",
-            "## Relations", "",
-            "`bitwise` holds as long as both sides take one path through the kernel; else, and where it says so, to",
-            "the tolerance of both sides.", "",
-            "| relation | kind |", "|---|---|", *relations, "",
         ]
     )  # fmt: skip
 

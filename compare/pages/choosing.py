@@ -32,7 +32,6 @@ from compare.record import folder as run_folder
 from compare.record.folder import NotARun
 from compare.studies import capability
 from compare.studies import sizes as source_sizes
-from compare.studies.costs import costs
 
 # The committed results of one GPU, as the blocks of docs/choosing-a-dsl.md read them.
 
@@ -61,8 +60,9 @@ class Committed:
 
     @cached_property
     def costs(self) -> list[dict[str, Any]]:
-        folder = self.results / "costs"
-        return costs.read(folder) if (folder / "costs.jsonl").is_file() else []
+        """Compile times: what `study costs` measured while there was one."""
+        path = self.results / "costs" / "costs.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
     def cost(self, part: str) -> list[dict[str, Any]]:
         return [row for row in self.costs if row["cost"] == part and row["status"] == "ok"]
@@ -79,7 +79,7 @@ class Committed:
 # Each figure belongs to a row of a later block, with its command; here both DSLs stand side by side.
 
 
-COMMAND = "python -m compare study costs --gpu {} --out DIR"
+COMMAND = "study costs --gpu {} --out DIR` at commit `6090ccfd"
 DSLS = registry.DSLS
 _Rows = Sequence[dict[str, Any]]
 
@@ -202,7 +202,7 @@ def host(had: Committed) -> str:
 
 def compiling(had: Committed) -> str:
     """Cold and warm compile time."""
-    command = f"python -m compare study costs --gpu {had.results.name} --out DIR"
+    command = COMMAND.format(had.results.name)
     found = had.cost("compile")
     if not found:
         return missing(command)

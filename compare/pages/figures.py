@@ -107,16 +107,15 @@ def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]
 
 def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:
     """What compiling, the host and tuning cost in each DSL: medians over its kernels or batches, sums of a search."""
-    compiling = f"python -m compare study costs --gpu {gpu} --out DIR"
-    host, searched = f"python -m compare study host --gpu {gpu}", "docs/choosing-a-dsl.md#costs-beside-speed"
+    host, kept = f"python -m compare study host --gpu {gpu}", "docs/choosing-a-dsl.md#costs-beside-speed"
     cold, warm = ([r for r in had.cost("compile") if r["state"] == state] for state in ("cold", "warm"))
     first = ("import_cpu_s", "first_cpu_s")
     columns = (  # name, rows, the columns that are added, how rows become one figure, the command
-        ("import", cold, first[:1], statistics.median, compiling),
-        ("first", cold, first[1:], statistics.median, compiling),
-        ("start", cold, first, statistics.median, compiling),
-        ("restart", warm, first, statistics.median, compiling),
-        ("timed", had.cost("tuning"), ("timed",), sum, searched),
+        ("import", cold, first[:1], statistics.median, kept),
+        ("first", cold, first[1:], statistics.median, kept),
+        ("start", cold, first, statistics.median, kept),
+        ("restart", warm, first, statistics.median, kept),
+        ("timed", had.cost("tuning"), ("timed",), sum, kept),
         ("call", had.hosts, ("call",), statistics.median, host),
         ("graph", had.hosts, ("graph",), statistics.median, host),
     )

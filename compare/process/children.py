@@ -10,7 +10,6 @@ import torch
 WORKER = "compare.bench.worker"
 COMPILE = "compare.static.compile"
 TUNE_COMPILE, TUNE_WORKER, TUNE_HELION = "compare.tune.compile", "compare.tune.worker", "compare.tune.helion"
-COST_COMPILE = "compare.studies.costs.compile"
 MUTATION = "compare.studies.mutation.worker"
 ENGINE, PROBE = "compare.studies.engine.child", "compare.fleet.probe"
 CHILDREN = (
@@ -19,7 +18,6 @@ CHILDREN = (
     TUNE_COMPILE,
     TUNE_WORKER,
     TUNE_HELION,
-    COST_COMPILE,
     MUTATION,
     ENGINE,
     PROBE,

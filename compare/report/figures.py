@@ -8,16 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from compare.analysis import standing
 from compare.analysis.summary import FA3, KINDS
 from compare.competitors.registry import CALLED, in_order, split
 from compare.record.records import Record
 from compare.report import features, paper
-from compare.report.style import WIDTH_IN, eights, legend, line, marks, plain_log, plain_steps, pyplot, save
+from compare.report.style import WIDTH_IN, eights, legend, marks, plain_log, pyplot, save
 from compare.stats import geomean
-
-PROFILE = "profile"  # the figure's name
-MOST_TIMES, LEAST_ROWS = 10.0, 5  # of a performance profile; a table shows what is beyond
 
 
 def _shifts(kernels: Sequence[str]) -> dict[str, float]:
@@ -88,31 +84,6 @@ def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str, kernels: Sequen
     how = f"{', '.join(sorted(set(mine.cache)))} cache, {', '.join(sorted(set(mine.timer)))} timing"
     upper.set_title(f"{kind} on {gpu}, {how}", loc="left")
     legend(figure, [lower])
-    return save(figure, path)
-
-
-def nearness(records: Sequence[Record], folder: Path) -> dict[str, Path]:
-    """Draw Dolan and More's performance profile: the share of rows within a factor of the best time. Kernels that are
-    best most often come in the first figure."""
-    shares = standing.profile(records)
-    ranked = sorted(shares, key=lambda k: (k != FA3, split(k)[0] not in CALLED, *(-share for share in shares[k])))
-    return _numbered(PROFILE, eights(ranked), folder, lambda kernels, path: _profile(records, kernels, path))
-
-
-def _profile(records: Sequence[Record], kernels: Sequence[str], path: Path) -> Path:
-    steps = 240  # 1% each
-    taus = [MOST_TIMES ** (at / steps) for at in range(steps + 1)]
-    figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 5.6), layout="constrained")
-    found = standing.profile(records, taus=taus)
-    for number, kernel in enumerate(in_order(kernels)):
-        style = line(kernel) | {"drawstyle": "steps-post", "markevery": (number * 3 % 40, 40)}
-        axes.plot(taus, [100 * share for share in found[kernel]], **style)
-    plain_steps(axes, [1.0, 1.2, 1.5, 2.0, 3.0, 5.0, MOST_TIMES])
-    axes.set_xlabel("at most so many times the best kernel's time on the row")
-    axes.set_ylim(0, 102)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.10g}%")
-    axes.set_ylabel("share of the rows\n(higher is better)")
-    legend(figure, [axes])
     return save(figure, path)
 
 
@@ -237,8 +208,6 @@ def draw(
         if not rows.empty and rows[rows.kind == kind].us.notna().any():
             groups = leading(_of_class(rows, kind)[0])
             made |= _numbered(kind, groups, folder, lambda of, path, kind=kind: latency(rows, kind, path, gpu, of))
-    if len({r.workload.id for r in records if r.timing}) >= LEAST_ROWS and len({r.kernel for r in records}) > 1:
-        made |= nearness(records, folder)
     if trace and records:
         made["load"] = load(records, folder / "load.svg")
     if not rows.empty and not rows.us.notna().any() and (rows.worst_check_ratio > 0).any():

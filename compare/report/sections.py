@@ -15,7 +15,7 @@ from compare.analysis.runs import RunData
 from compare.analysis.tables import Table
 from compare.record.records import Evidence, Record, Status
 from compare.report import features as report_features
-from compare.report import glance, regret, seats, verdicts
+from compare.report import glance, seats, verdicts
 from compare.report import paper as report_paper
 from compare.report.absent import absent
 from compare.report.blocks import Bullets, Code, Fold, Picture, Section, Text, pictures
@@ -210,7 +210,7 @@ def reading(run: RunData) -> Section:
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
     glance.section, glance.elsewhere, coverage, absent, seats.section, verdicts.sections, means, paper, features, load,
-    workloads, regret.section, checker, facts, failures, others, reading,
+    workloads, checker, facts, failures, others, reading,
 )  # fmt: skip
 
 

@@ -12,18 +12,16 @@ import pandas as pd
 
 from compare.analysis import tables, verdict
 from compare.analysis.runs import RunData
-from compare.analysis.standing import SHARE, TAUS, Standing, profile, standings
+from compare.analysis.standing import SHARE, Standing, standings
 from compare.analysis.tables import Table
 from compare.analysis.verdict import Outcome, Verdict
 from compare.competitors.registry import BOUNDS
 from compare.record import noise
 from compare.record.noise import Noise
-from compare.record.records import Record
-from compare.report.blocks import Fold, Section, Text, pictures
-from compare.report.figures import PROFILE
+from compare.report.blocks import Fold, Section, Text
 from compare.stats import Ratio
 
-_TALLY = (("faster", True), ("same", True), ("ambiguous", True), ("slower", True))
+_ORDER = (Outcome.FASTER, Outcome.SAME, Outcome.AMBIGUOUS, Outcome.SLOWER)
 
 
 def floor(folder: Path, gpu: str, contract: str) -> tuple[Noise | None, str]:
@@ -42,7 +40,7 @@ def floor(folder: Path, gpu: str, contract: str) -> tuple[Noise | None, str]:
 
 
 def sections(run: RunData) -> list[Section]:
-    """The sections against the unit, Helion against Triton, and the performance profile; none without times."""
+    """The sections against the unit and Helion against Triton; none without times."""
     records = run.raw
     unit = verdict.unit_of(records)
     if unit is None:
@@ -61,7 +59,7 @@ def sections(run: RunData) -> list[Section]:
         every = Fold("Every cell", (_cells(paired),))
         blocks = (Text(words), *_tables(standings(records, paired, twins)), every)
         made.append(Section("twins", "Helion against Triton", blocks))
-    return [*made, _profile(records, list(run.figures))]
+    return made
 
 
 def _margin(run: RunData) -> tuple[float, str]:
@@ -95,23 +93,11 @@ def _tables(made: Sequence[Standing]) -> tuple[Text | Table, ...]:
     return _whole([s for s in made if s.group == "all"]), Text(words), _split(by_class), _split(by_share)
 
 
-def _profile(records: Sequence[Record], drawn: Sequence[str]) -> Section:
-    """Dolan and More's profile at a few factors, and its figure where it was drawn."""
-    shares = profile(records)
-    words = (
-        "The share of rows on which a kernel's time is within a factor of the best kernel's (a performance profile). A"
-        " row on which it failed is within no factor."
-    )
-    columns = [("kernel", False), *((f"≤ {tau:g}×" if tau > 1 else "best", True) for tau in TAUS)]
-    body = [[_name(kernel), *map(_percent, at)] for kernel, at in shares.items()]
-    shown = pictures(PROFILE, drawn, "Share of the rows within a factor of the best kernel's time")
-    return Section("profile", "How near the best, how often", (Text(words), *shown, Table(columns, body)))
-
-
 def _whole(standing: Sequence[Standing]) -> Table:
     """A line a kernel over all rows, fastest first."""
     columns = (
-        ("kernel", False), ("against", False), ("speed", True), ("99% interval", True), *_TALLY, ("rows", True),
+        ("kernel", False), ("against", False), ("speed", True), ("99% interval", True),
+        *((str(outcome), True) for outcome in _ORDER), ("rows", True),
         ("not compared", False), ("speed on rows all have", True),
     )  # fmt: skip
     ordered = sorted(standing, key=lambda s: -s.speed.ratio if s.speed else math.inf)
@@ -131,9 +117,6 @@ def _whole(standing: Sequence[Standing]) -> Table:
         for s in ordered
     ]
     return Table(columns, body)
-
-
-_ORDER = (Outcome.FASTER, Outcome.SAME, Outcome.AMBIGUOUS, Outcome.SLOWER)
 
 
 def _split(standing: Sequence[Standing]) -> Table:
@@ -183,10 +166,6 @@ def _times(ratio: Ratio | None) -> str:
 
 def _name(kernel: str) -> str:
     return f"`{kernel}`" + (" (bound)" if kernel in BOUNDS else "")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}%"
 
 
 COLUMNS = ("against", "speed", "speed_low", "speed_high", "verdict", "verdict_basis")

@@ -19,9 +19,8 @@ from rich.console import Console
 from common import versions
 from common.gpus import UnknownGpu
 from common.spec import SpecError
-from compare.analysis import diff, runs
+from compare.analysis import runs
 from compare.analysis.cells import combined
-from compare.analysis.diff import Incomparable
 from compare.competitors import registry
 from compare.competitors.registry import UnknownKernel
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
@@ -31,7 +30,6 @@ from compare.plan.job import Cell
 from compare.plan.plan import Plan
 from compare.record import folder as run_folder
 from compare.record.contract import Contract
-from compare.record.noise import NotNoise
 from compare.record.records import Record, Status, latest, write_manifest
 from compare.record.store import Busy, CannotStore, Store, load
 from compare.run import progress
@@ -57,8 +55,6 @@ _USAGE_ERRORS = (
     Busy,
     CannotStore,
     run_folder.NotARun,
-    Incomparable,
-    NotNoise,
 )
 _COULD_NOT_RUN = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_LARGE})
 
@@ -157,16 +153,7 @@ class Run:
         self.manifest["versions"] |= next((r.versions for r in records if r.versions), {})
         write_manifest(self.folder / "manifest.json", self.manifest)
         self._conclude(records, self.plan.records - len(rows))
-        return self._gate(code) if self.options.against else code
-
-    def _gate(self, code: int) -> int:
-        """Print what changed since the run of `--against`; returns the exit code, the run's own if that is worse."""
-        asked = self.options
-        found = diff.against(asked.against, runs.read(self.folder), asked.thresholds, asked.fail_on)
-        if code != OK or found == OK:
-            return code
-        write_manifest(self.folder / "manifest.json", self.manifest | {"exit_code": found})
-        return found
+        return code
 
     def _conclude(self, records: list[Record], missing: int) -> None:
         """Write the report, print the table and the last line. missing: records that were not made."""
@@ -244,8 +231,6 @@ def execute(options: Options) -> int:
     if not plan.cells:
         print("nothing selected", file=sys.stderr)
         return NOTHING
-    if options.against is not None:
-        _ensure_comparable(plan, options)
     run = Run(plan, options)
     if not quiet:
         print(duration.line(plan, run.rows.done), flush=True)
@@ -254,15 +239,6 @@ def execute(options: Options) -> int:
     if now.measure and not quiet:
         print(f"timing contract {plan.contract.line}", flush=True)
     return run.execute()
-
-
-def _ensure_comparable(plan: Plan, options: Options) -> None:
-    """Check before measuring that the run of `--against` can be compared. Raises NotARun, Incomparable, NotNoise."""
-    gpu = {"name": plan.gpu} if plan.gpu else None
-    planned = {"timing_contract": plan.contract.name, "spec": run_folder.spec_hash(), "gpu": gpu}
-    before, after = runs.read(options.against), runs.RunData(Path("this run"), planned, [])
-    diff.ensure_comparable(before, after)
-    diff.limits(options.thresholds, before, after)
 
 
 def main(words: Sequence[str], execute: Callable[[Options], int] = execute) -> int:

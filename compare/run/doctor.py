@@ -1,12 +1,11 @@
 """Can this machine measure? Its environment, then equal things timed as if they were different, and a known difference.
 
     python -m compare doctor [--gpu auto] [--kernel triton/q_block] [--processes 3] [--max-time 1] [--out noise.json]
-    python -m compare doctor --versions    # interprets and compiles smoke cells of both DSLs: minutes, and no times
 
 Two twins of one kernel must come out `same` (A/A), and 21 of its calls must be found slower than 20
 (compare.competitors.twins). By how much the twins differ is the noise floor, kept as JSON that `diff` reads
-(compare.record.noise). Exit codes: 0; 1 a verdict was wrong, a twin did not run, or a DSL does not work with these
-versions; 2 usage; 3 `--require-gpu`, and the GPU is not here; 5 `--versions`, and nothing could run; 130 interrupted.
+(compare.record.noise). Exit codes: 0; 1 a verdict was wrong, or a twin did not run; 2 usage; 3
+`--require-gpu`, and the GPU is not here; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from compare.record import folder as run_folder
 from compare.record.contract import PROCESSES, Contract
 from compare.record.noise import Noise, kept
 from compare.record.records import Timing, WorkloadInfo
-from compare.run import tested
 from compare.workloads import GrammarError, Workload, parse_lens
 from compare.workloads.cost import info
 from compare.workloads.numbers import at_least_one, positive
@@ -267,7 +265,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--processes", type=at_least_one, default=PROCESSES, help=f"default {PROCESSES}")
     new.add_argument("--max-time", type=positive, default=MAX_TIME_S, metavar="S", help="of a row and process")
     new.add_argument("--out", type=Path, metavar="FILE", help="or folder (default results/noise_<gpu>.json)")
-    new.add_argument("--versions", action="store_true", help="whether both DSLs work with the versions that are here")
 
 
 def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
@@ -302,8 +299,6 @@ def _main(asked: argparse.Namespace) -> int:
     console = Console()
     registry.module_path(asked.kernel)
     now = situation(asked.gpu, asked.device)
-    if asked.versions:
-        return tested.judged(console, now.target if now.measure else None)
     if not now.measure:
         _without_gpu(console, now.line)
         _environment(console, now)

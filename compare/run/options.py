@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from compare.analysis import diff
-from compare.analysis.diff import Thresholds
 from compare.exits import Parser
 from compare.plan.job import Cell
 from compare.plan.options import OF_A_TRACE, RowOptions, TimingOptions, WhereOptions, flag
@@ -34,7 +32,7 @@ def _add_where(new: argparse.ArgumentParser) -> None:
 
 def _add_timing(new: argparse.ArgumentParser) -> None:
     timing = new.add_argument_group("how cells are timed on a GPU (docs/measuring.md)")
-    timing.add_argument("--timer", choices=TIMERS, help="graph (default), events, or the paper's protocol")
+    timing.add_argument("--timer", choices=TIMERS, help="graph (default) or events")
     timing.add_argument(
         "--precision",
         type=share,
@@ -65,8 +63,6 @@ def _add_again(new: argparse.ArgumentParser) -> None:
         help="go on with DIR's run (default --out, or begin it; else the last of this plan)",
     )
     again.add_argument("--retry", action="store_true", help="with --resume: what failed or was unavailable, once more")
-    again.add_argument("--against", metavar="RUN", help="then say what changed since this run, as diff does")
-    diff.add_fail_on(again)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Example: python -m compare.run --gpu h200 --suite peers --kernels 'triton/*'. "
         "With --fleet [HOST:PORT] on the GPUs of a Ray cluster (docs/fleet.md). "
         "Exit codes: 0 all fine; 1 a wrong or crashed cell; 2 usage; 3 the GPU is required and absent; "
-        "4 --fail-on; 5 nothing could run; 130 interrupted, finished cells kept.",
+        "5 nothing could run; 130 interrupted, finished cells kept.",
     )
     what = new.add_argument_group("what to compare")
     what.add_argument("--suite", help=f"{', '.join(suites.SUITES)} (default smoke, with static for an absent GPU)")
@@ -131,17 +127,12 @@ class Options:
     out: str | None = None
     resume: str | None = None
     retry: bool = False
-    against: Path | None = None
-    fail_on: str | None = None
-    thresholds: Thresholds = field(default_factory=Thresholds)
     given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise GrammarError for options that need another option."""
         if self.retry and self.resume is None:
             raise GrammarError("--retry: found alone, allowed with --resume")
-        if self.fail_on and not self.against:
-            raise GrammarError("--fail-on: found alone, allowed with --against")
         if self.resume and self.out and Path(self.resume) != Path(self.out):
             raise GrammarError(f"--out: found {self.out} beside --resume {self.resume}, allowed one folder")
 
@@ -152,20 +143,12 @@ class Options:
         told = settings.read("--set", asked.set, settings.SETTINGS)
         values = vars(asked) | told | assumed | {"trace": file, "max_time_s": asked.max_time}
         values |= {"cpu_budget_s": told["cpu_budget"], "timeout_s": told["timeout"]}
-        own = {name: values[name] for name in ("out", "resume", "retry", "fail_on")}
+        own = {name: values[name] for name in ("out", "resume", "retry")}
         groups = [
             group(**{name.name: values[name.name] for name in fields(group)})
             for group in (RowOptions, WhereOptions, TimingOptions, Shown)
         ]
-        thresholds = Thresholds(told["relative"], told["absolute_us"], noise=told["noise"])
-        against = Path(asked.against) if asked.against is not None else None
-        return cls(
-            *groups,
-            against=against,
-            thresholds=thresholds,
-            given=tuple(given),
-            **own,
-        )
+        return cls(*groups, given=tuple(given), **own)
 
     def words(self, cell: Cell, suite: str) -> list[str]:
         """The command-line words that run one cell of a suite again."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from compare.analysis.diff import ABSOLUTE_US, RELATIVE, microseconds
 from compare.competitors.registry import HEURISTICS
 from compare.record.contract import CACHES
 from compare.workloads import GrammarError
-from compare.workloads.numbers import at_least_one, number, page, positive, share, window
+from compare.workloads.numbers import at_least_one, number, page, positive, window
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,9 @@ SETTINGS = {
         "tree",
         "whose configs: measured winners, then rules (tree); rules (default); Listing 2 (paper)",
     ),
-    "cache": Setting(_one_of(CACHES), None, "before each call: cold, or hot as of the paper's timer"),
+    "cache": Setting(_one_of(CACHES), None, "before each call: cold (default) or hot"),
     "cpu_budget": Setting(positive, 30.0, "seconds of a cell in the interpreter (30)"),
     "timeout": Setting(positive, 300.0, "seconds without a sign of life (300)"),
-    "relative": Setting(share, RELATIVE, f"threshold of --against (default {RELATIVE:.0%})"),
-    "absolute_us": Setting(microseconds, ABSOLUTE_US, f"threshold of --against (default {ABSOLUTE_US})"),
-    "noise": Setting(Path, None, "noise.json of doctor, for --against (that of either run's folder)"),
 }
 OF_A_TRACE = {
     "batches": Setting(at_least_one, None, "steps kept, at even quantiles of KV tokens (16)"),

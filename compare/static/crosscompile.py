@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -66,26 +66,6 @@ class KernelFacts:
         return flat | dataclasses.asdict(self.code)
 
 
-def launched_code(call: Callable[[], object]) -> list[CompiledLaunch]:
-    """Run `call` on the GPU that is here: what it launched, in order."""
-    seen: list[CompiledLaunch] = []
-
-    def make(original: Callable) -> Callable:
-        def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-            begin = time.perf_counter()
-            compiled = original(self, *args, grid=grid, warmup=warmup, **kwargs)
-            launch = jit.Launch(self, jit.plain_grid(self, grid, args, kwargs), args, kwargs)
-            bound = jit.bind(launch, compiled.metadata.target)
-            seen.append(_compiled(launch, bound, compiled, time.perf_counter() - begin))
-            return compiled
-
-        return run
-
-    with jit.patched_run(make):
-        call()
-    return seen
-
-
 def code_key(launch: jit.Launch, gpu: Gpu) -> str:
     """What decides the code of a launch on `gpu`: source, specialisation and options. Compiles nothing."""
     return jit.bind(launch, jit.gpu_target(gpu.arch)).key
@@ -102,12 +82,8 @@ def compiled_launch(launch: jit.Launch, gpu: Gpu, known: dict[str, Any] | None =
     known = {} if known is None else known
     if bound.key not in known:
         known[bound.key] = jit.compile_for(bound, target)
-    return _compiled(launch, bound, known[bound.key], time.perf_counter() - begin)
-
-
-def _compiled(launch: jit.Launch, bound: jit.Bound, compiled: Any, seconds: float) -> CompiledLaunch:
-    name = launch.function.__name__
-    return from_triton(compiled, name, launch.grid, bound.arguments, bound.dropped, seconds)
+    seconds = time.perf_counter() - begin
+    return from_triton(known[bound.key], launch.function.__name__, launch.grid, bound.arguments, bound.dropped, seconds)
 
 
 def facts_of(launch: CompiledLaunch, cache: str = WITHIN) -> KernelFacts:

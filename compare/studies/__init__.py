@@ -1,20 +1,17 @@
-"""Studies: questions beside speed, one a file: costs, sizes, races, a server, the checker itself.
+"""Studies: questions beside speed, one a file: host time, sizes, races, a server, the checker itself.
 
 In: the kernels, the compilers, committed runs. Out: tables and rows that pages and reports quote.
 """
 
 HELP = "answer a question beside speed: study NAME; without a name, list them"
 NAMED = {
-    "costs": "compare.studies.costs.costs",
     "host": "compare.studies.host",
     "counts": "compare.studies.counts",
     "estimates": "compare.studies.estimates",
-    "sanitize": "compare.studies.sanitize",
     "stress": "compare.studies.stress",
     "sizes": "compare.studies.sizes",
     "engine": "compare.studies.engine.engine",
     "alarms": "compare.studies.alarms",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",
-    "everything": "compare.studies.everything",
 }

@@ -104,12 +104,6 @@ def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) 
     return found
 
 
-def run_of(folder: Path) -> tuple[str, str, int]:
-    """The start (ISO 8601), GPU and seed of a run."""
-    manifest = records.manifest(folder, ["gpu"])
-    return manifest.get("started", ""), manifest["gpu"], manifest.get("seed", 0)
-
-
 def judged(folder: Path, begun: bool = False) -> list[Row]:
     """The rows of a run that count. begun: rows too on which `auto` and its learned candidates were timed and other
     kernels are still to come; the best is of what was timed. Raises FileNotFoundError for a folder without a run."""

@@ -49,30 +49,6 @@ def changed(config: Any, values: dict[str, Any]) -> Any:
     return dataclasses.replace(config, **own)
 
 
-def settings(text: str) -> dict[str, Any]:
-    """Flat fields from `num_stages=5,gather=run`: integers, True and False as such, others as words; {} from nothing.
-
-    Raises ValueError for a part without a name or a value.
-    """
-    found: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if not name or not value:
-            raise ValueError(f"found {part!r}, allowed FIELD=VALUE,...")
-        words = {"True": True, "False": False}
-        found[name] = int(value) if value.removeprefix("-").isdigit() else words.get(value, value)
-    return found
-
-
-def of_default(kernel_id: str, text: str) -> Any:
-    """The kernel's DEFAULT with what `text` changes in it (`settings`). Raises ValueError for a field it has not."""
-    default, found = registry.load(kernel_id).DEFAULT, settings(text)
-    allowed = flatten(default)
-    if unknown := sorted(found.keys() - allowed.keys()):
-        raise ValueError(f"{kernel_id}: found {', '.join(unknown)}, allowed {', '.join(allowed)}")
-    return changed(default, found)
-
-
 @dataclass(frozen=True)
 class Policy:
     """base: `default` (of the batch), `fixed` (every field is in `set`), `tree` (what a user gets on this GPU) or

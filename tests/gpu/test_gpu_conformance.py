@@ -2,7 +2,6 @@
 
 Every day those of `on_gpu_daily` are met, each case in its own dtype. The others are slow: all cases in three dtypes,
 and the large ones. `-m own_dtype` is every (kernel, case) once; `-m large` wants 40 GB a process.
-tests/conformance/conformance_run.py meets all cells in a sixth of the time.
 """
 
 import os
@@ -16,8 +15,7 @@ from common.cases.named import CASES
 from common.spec.paged_batch import DTYPES
 from compare.competitors import registry
 from conformance_cells import on_gpu_daily
-from conformance_child import meet
-from kernel_cases import cell
+from kernel_cases import cell, meet
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)

@@ -8,13 +8,35 @@ from common.gpus import detect
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
 from compare.competitors import registry
+from compare.static import jit
 from compare.static.compile import compile_in_child
-from compare.static.crosscompile import facts_of, launched_code
+from compare.static.compiled import from_triton
+from compare.static.crosscompile import facts_of
 from compilations import compilation
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
 LENS = ((1, 700), (33, 97), (1, 1), (5, 40))
 SAME = ("kernel", "arch", "grid", "num_warps", "registers", "spills", "shared_bytes", "matrix", "loads", "instructions")
+
+
+def launched_code(call):
+    """What a call launches on the GPU that is here, in order."""
+    seen = []
+
+    def make(original):
+        def run(self, *args, grid, warmup, **kwargs):
+            compiled = original(self, *args, grid=grid, warmup=warmup, **kwargs)
+            launch = jit.Launch(self, jit.plain_grid(self, grid, args, kwargs), args, kwargs)
+            bound = jit.bind(launch, compiled.metadata.target)
+            name = launch.function.__name__
+            seen.append(from_triton(compiled, name, launch.grid, bound.arguments, bound.dropped, 0.0))
+            return compiled
+
+        return run
+
+    with jit.patched_run(make):
+        call()
+    return seen
 
 
 @pytest.mark.parametrize("kernel_id", registry.OWN)

@@ -68,7 +68,7 @@ def expected(lens, block_q, segments, causal, window=None):
 
 def random_lens(rng):
     lens = []
-    for _ in range(rng.choice([1, 2, 7, 40])):
+    for _ in range(rng.choice([1, 2, 7, 20])):
         query = rng.choice([0, 1, 3, 4, 16, rng.randint(0, 90)])
         lens.append((query, rng.choice([query, query + rng.randint(0, 200), rng.randint(0, 90)])))
     return lens
@@ -85,7 +85,7 @@ def same(found, wanted):
 @pytest.mark.parametrize("seed", range(8))
 def test_the_plan_is_the_sorted_list(seed, causal, segments):
     rng = random.Random(seed)
-    for window in (None, None, 1, rng.randint(2, 150)):
+    for window in (None, 1, rng.randint(2, 150)):
         lens, block_q = random_lens(rng), rng.choice([8, 14, 18, 21, 25, 32, 42])
         wanted = expected(lens, block_q, segments, causal, window)
         found = planned(lens, block_q, segments, causal, window)

@@ -1,5 +1,6 @@
 """Launch a kernel on a named case and judge everything that it did; shared by the CPU and the GPU conformance tests."""
 
+import contextlib
 import math
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from common import gpus
-from common.cases.named import Case, config_for
+from common.cases.named import BY_NAME, Case, config_for
 from common.cases.trial import Trial
 from common.oracle.integrity import same_bits
 from common.spec import SpecError, UnsupportedFeature, refusals
@@ -64,6 +65,24 @@ def chosen(kernel_id: str, kernel: Any, case: Case) -> Any:
     """What the family's heuristics choose for a case on the GPU here, whose shared memory a DEFAULT may outgrow."""
     stats = BatchStats.of(case.lens)
     return registry.default_config(kernel_id, kernel, case.shape, stats, gpus.detect(), needs=case.asked)[0]
+
+
+def meet(kernel_id: str, case: Case) -> dict[str, str]:
+    """On the GPU here: two judged launches onto different poisons, with equal bits, of what the heuristics choose.
+
+    A named case in its own dtype meets the kernel's DEFAULT too, unless that outgrows the GPU's shared memory, as 64
+    rows by 64 keys of 512 lanes do. Raises what conform raises.
+    """
+    from triton.runtime.errors import OutOfResources
+
+    kernel = registry.load(kernel_id)
+    config = kernel.DEFAULT if case.refused else chosen(kernel_id, kernel, case)
+    outcome = conform(kernel, case, config, "cuda", twice=True)
+    named = BY_NAME.get(case.name)
+    if named and case.dtype is named.dtype and config != kernel.DEFAULT:
+        with contextlib.suppress(OutOfResources):
+            outcome = conform(kernel, case, kernel.DEFAULT, "cuda", twice=True)
+    return outcome
 
 
 def cell(kernel_id: str, case: Case, outcome: dict[str, str] | None = None) -> dict[str, str]:

@@ -15,7 +15,7 @@ BY_KERNEL = (
     "tests/kernels/",
     "tests/conformance/test_conformance.py",
     "tests/conformance/test_relations_of_kernels.py",
-    "tests/compare/run/test_tested.py",
+    "tests/compare/run/test_smoke.py",
     "tests/compare/static/test_chosen_configs.py",
 )
 KERNEL = re.compile(r"[\[-]((?:triton|helion)(?:/[\w.]+)?)[-\]]")

@@ -28,12 +28,6 @@ FLOW = ("s_branch", "s_endpgm", "s_barrier", *(f"s_cbranch_{condition}" for cond
 _VECTORS = re.compile(r"\b([va])\[?(\d+)(?::(\d+)\])?")
 
 
-def known() -> tuple[str, ...]:
-    """Every mnemonic that the model executes, without encodings."""
-    tables = {**scalar.DECODERS, **vector.DECODERS, **access.DECODERS}
-    return tuple(sorted({*tables, *matrix.MNEMONICS, *NOTHING, *FLOW, "s_waitcnt"}))
-
-
 def decode(one: Instruction, agprs: int) -> Callable[[Waves], None] | None:
     """A function that does an instruction for the selected waves; None where a functional model has nothing to do.
 

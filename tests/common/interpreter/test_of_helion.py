@@ -112,7 +112,7 @@ def test_install_without_helion():
 
 
 # What the children of the tests, of the kit and of compare's crew import beside the kernel.
-MODULES = ("common.kit.kit", "compare.process.crew", "compare.bench.worker", "kernel_cases", "conformance_child")
+MODULES = ("common.kit.kit", "compare.process.crew", "compare.bench.worker", "kernel_cases")
 
 
 def test_a_triton_kernel_imports_no_helion():

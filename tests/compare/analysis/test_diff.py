@@ -185,22 +185,3 @@ def test_a_run_against_itself_or_a_copy_is_the_same_run(tmp_path, two, capsys):
         assert "hold the same run: 12 cells, none changed" in capsys.readouterr().out
     assert {d.change for d in found(two[0], copy).values()} == {Change.SAME}
     assert diptych(["diff", str(two[0]), str(two[1])]) == 0 and "same run" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("columns", [60, 80, 200])
-def test_what_changed_fits_the_window(columns, tmp_path, monkeypatch, capsys):
-    before, after = (
-        run_at(tmp_path / name, measured(seed, slow=slow)) for name, seed, slow in (("b", 1, 1), ("a", 2, 1.5))
-    )
-    monkeypatch.setenv("COLUMNS", str(columns))
-    assert diptych(["diff", str(before), str(after)]) == 0
-    out = capsys.readouterr().out
-    assert max(len(line.rstrip()) for line in out.splitlines() if str(tmp_path) not in line) <= columns
-    words = " ".join(out.split())
-    assert "REGRESS" in words and "triton/auto" in words and "…" not in words and "136.21 us" in words
-
-
-def test_one_sample_is_told_and_not_taken_for_markup(tmp_path, capsys):
-    runs = [run_at(tmp_path / str(us), rows(DECODE, {FA3: 1.0}, us=us, processes=1, rounds=1)) for us in (100.0, 200.0)]
-    assert diptych(["diff", *map(str, runs)]) == 0
-    assert "[one sample]" in capsys.readouterr().out

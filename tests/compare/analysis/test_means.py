@@ -4,7 +4,7 @@ import pytest
 
 import synthetic_run
 from compare.__main__ import main as diptych
-from compare.exits import NOTHING, OK, USAGE
+from compare.exits import OK, USAGE
 from synthetic_run import timed, workload
 
 H200 = {"name": "h200", "present": True}
@@ -56,19 +56,6 @@ def test_a_row_without_a_time_is_counted_and_not_averaged(tmp_path, capsys):
     rows = [("a", "decode", UNIT, 8.0), ("a", "decode", "triton/q_block", 10.0)]
     one = run(tmp_path / "one", [*rows, ("b", "decode", UNIT, 8.0), ("b", "decode", "triton/q_block", None)])
     assert said(capsys, one, "--unit", UNIT)[1] == [["decode", "`triton/q_block`", "0.800", "1 of 2", "0.800", "a"]]
-
-
-def test_kernels_are_chosen_by_globs(tmp_path, capsys):
-    rows = [("a", "decode", name, 8.0) for name in (UNIT, "triton/q_block", "helion/q_block", "helion/auto")]
-    one = run(tmp_path / "one", rows)
-    lines = said(capsys, one, "--unit", UNIT, "--kernels", "helion/*, triton/n*")[1]
-    assert [line[1] for line in lines] == ["`helion/auto`", "`helion/q_block`"]
-
-
-def test_no_row_with_both_is_said(tmp_path, capsys):
-    one = run(tmp_path / "one", [("a", "decode", "triton/q_block", 8.0)])
-    assert diptych(["report", "--print", "means", str(one), "--unit", UNIT]) == NOTHING
-    assert f"no row has times of {UNIT}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,6 @@ def test_a_row_that_the_unit_lost_is_named_as_such():
     assert (whole.cells, whole.compared) == (2, 1) and dict(whole.missing) == {"crash of the other": 1}
 
 
-def test_the_profile_counts_a_crash_as_beyond_every_factor():
-    found = standing.profile(suite(), taus=(1.05, 2.5, 5.0, 1e6))
-    assert found["triton/auto"] == (0.5, 0.75, 0.75, 0.75)
-    assert found[FA3] == (0.75, 1.0, 1.0, 1.0) and found["triton/naive"] == (0.0, 0.0, 0.75, 1.0)
-
-
 def test_a_kernel_that_failed_everywhere_is_still_listed():
     records = rows(DECODE, {"triton/auto": None, FA3: 1.0})
     (whole,) = [s for s in standings(records) if s.group == "all"]

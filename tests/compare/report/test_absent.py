@@ -47,14 +47,6 @@ def test_counts_of_the_model_and_facts_of_the_code(tmp_path, executed):
     assert code[7:12] == [2, "registers", "mfma 32x32x8", "1.50", "80%"]
 
 
-def test_two_variants_of_a_function_can_be_told_apart(tmp_path, executed):
-    facts = (FACT, FACT | {"num_warps": 8, "sha256": "b" * 64}, FACT | {"sha256": "c" * 64})
-    rows = [executed.replace(facts=(fact,), cell_id=fact["sha256"] + str(at)) for at, fact in enumerate(facts)]
-    (table,) = [t for title, t in _tables(absent(_run(tmp_path, *rows))).items() if title.startswith("Compiled")]
-    assert len({tuple(line) for line in table.body}) == len(facts)
-    assert "4 warps, 2 stages" in table.body[0][3] and "8 warps" in table.body[1][3]
-
-
 def test_it_says_that_nothing_was_timed_and_names_what_the_model_lacks(tmp_path, executed):
     unknown = failed(executed.workload, "helion/q_block", Status.NOT_EXECUTABLE)
     unknown = unknown.replace(reason="the model of gfx942 does not know v_dance_b32")

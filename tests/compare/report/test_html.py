@@ -2,7 +2,6 @@
 
 import html
 import re
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pytest
@@ -13,9 +12,8 @@ from compare.__main__ import main as diptych
 from compare.analysis.runs import read
 from compare.analysis.verdict import FA3
 from compare.competitors.registry import OWN
-from compare.record.contract import PRECISION, Contract
 from compare.record.records import Status
-from compare.report import glance, render, report
+from compare.report import glance, report
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +52,6 @@ def both(folders, tmp_path_factory):
     return out.read_text()
 
 
-def test_ids_are_unique_over_all_figures_of_a_page(both):
-    ids = re.findall(r'\bid="([^"]+)"', both)
-    assert len(ids) == len(set(ids))
-    wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', both))
-    assert wanted <= set(ids), "every reference of a figure is to something of its own"
-
-
 def test_what_was_not_timed_says_so_in_a_band_before_anything_else(folders):
     page = text(folders["absent"])
     main = page.split("<main", 1)[1].partition(">")[2]
@@ -87,38 +78,6 @@ def test_runs_of_several_contracts_are_refused_by_name(tmp_path, capsys):
     assert not (tmp_path / "x.html").exists()
 
 
-def test_how_to_read_follows_the_contract_in_use(tmp_path):
-    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
-    contract = {"timer": "graph", "cache": "hot", "precision": 0.005, "max_time_s": 1.5, "processes": 3}
-    folder = synthetic_run.write(
-        tmp_path, [synthetic_run.timed(load, "triton/naive", 20.0)], contract=contract | {"name": "graph-hot/2"}
-    )
-    report.write(folder)
-    words = plain(text(folder).split('id="r0-reading"')[1])
-    for said in ("graph-hot/2", "Hot: every call reads the same pages", "±0.5%", "1.5 s", "3 fresh processes"):
-        assert said in words
-
-
-@pytest.mark.parametrize("precision", [PRECISION, 4 * PRECISION])
-@pytest.mark.parametrize("processes", [1, 3])
-def test_noisy_is_explained_by_the_precision_that_was_asked_for(tmp_path, precision, processes):
-    contract = Contract(precision=precision, processes=processes)
-    row = synthetic_run.timed(synthetic_run.workload("q1s512", "decode", 1, 1, 512), "triton/naive", 20.0)
-    folder = synthetic_run.write(tmp_path, [row], contract=contract.to_dict())
-    report.write(folder)
-    words = plain(text(folder).split('id="r0-reading"')[1])
-    assert f"wider than ±{contract.precision_each:.2%} ( --precision" in words and "10%" not in words
-    assert processes == 1 or f"{precision:.2%} times the root of {processes} processes" in words
-
-
-def test_means_of_the_papers_protocol_are_never_noisy(tmp_path):
-    row = synthetic_run.timed(synthetic_run.workload("q1s512", "decode", 1, 1, 512), "triton/naive", 20.0)
-    paper = row.replace(timing=replace(row.timing, timer="paper"))
-    folder = synthetic_run.write(tmp_path, [paper], contract=Contract(timer="paper").to_dict())
-    report.write(folder)
-    assert "noisy" not in plain(text(folder).split('id="r0-reading"')[1])
-
-
 def test_every_failure_has_its_log_and_its_command(tmp_path):
     load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
     records = [synthetic_run.failed(load, kernel, Status.OOM) for kernel in ("triton/naive", "helion/naive")]
@@ -129,14 +88,6 @@ def test_every_failure_has_its_log_and_its_command(tmp_path):
     assert failures.count("<details open>") == 2
     assert "&lt;b&gt;not markup&lt;/b&gt; &amp; `code`" in failures
     assert "python -m compare.run --kernels helion/naive" in plain(failures)
-
-
-def test_a_figures_colours_follow_the_page_and_its_words_name_it(folders, tmp_path):
-    body = render.inline(folders["fig9"] / "figures" / "fig9-by-output.svg", "x", 'a "figure"')
-    root = ElementTree.fromstring(body)
-    assert (root.get("role"), root.get("aria-label"), root.get("width")) == ("img", 'a "figure"', None)
-    assert root.get("viewBox") and "var(--ink)" in body and not re.search("#0072b2|#ffffff", body, re.IGNORECASE)
-    assert all(node.get("id", "x-").startswith("x-") for node in root.iter())
 
 
 def verdicts(folder):

@@ -1,6 +1,5 @@
 """The paper's figures: what is drawn follows the rows, and nothing is drawn where nothing was timed."""
 
-import dataclasses
 import math
 import xml.etree.ElementTree as ElementTree
 
@@ -9,7 +8,7 @@ import pytest
 import synthetic_figures
 import synthetic_run
 from compare.record.records import Status
-from compare.report import paper, style
+from compare.report import paper
 from compare.report.paper import Point, summed_us
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -34,19 +33,6 @@ def test_every_kernel_of_a_figure_is_in_its_legend(drawn):
     assert set(drawn) == set(paper.CAPTIONS)
     for path, kernels in drawn.values():
         assert kernels <= set(texts(path))
-
-
-def test_the_same_rows_give_the_same_file(drawn, tmp_path):
-    (again,) = paper.draw("fig9", synthetic_figures.records("fig9"), tmp_path).values()
-    assert again.read_bytes() == drawn["fig9-by-output"][0].read_bytes()
-
-
-def test_a_panel_a_length_and_a_panel_a_decode_share(drawn):
-    by_length, by_share = (texts(drawn[name][0]) for name in ("fig6-by-length", "fig6-by-share"))
-    lengths = [text for text in by_length if text.startswith("longest sequence")]
-    assert lengths == ["longest sequence 256", "longest sequence 1,024", "longest sequence 4,096"]
-    assert "sequences in the batch (geometric mean over decode shares 0%, 100%)" in by_length
-    assert [text for text in by_share if text.endswith("% decodes")] == ["0% decodes", "50% decodes", "100% decodes"]
 
 
 def test_a_run_without_times_has_no_figure_of_times(tmp_path):
@@ -79,12 +65,6 @@ def test_the_time_of_all_steps_is_linear_between_those_measured():
     assert math.isnan(summed_us(found, 200)) and math.isnan(summed_us([], 10))
 
 
-def test_a_variant_has_its_kernels_marker_on_a_line_of_its_own():
-    plain, page = style.line("triton/q_block"), style.line("triton/q_block@page")
-    assert (plain["marker"], plain["color"]) == (page["marker"], page["color"])
-    assert plain["linestyle"] != page["linestyle"] and page["label"] == "triton/q_block@page"
-
-
 @pytest.mark.parametrize("suite", ["fig6", "fig7", "fig8", "fig9"])
 def test_a_run_that_was_cut_short_is_drawn_as_far_as_it_went(tmp_path, suite):
     records = synthetic_figures.records(suite)
@@ -97,15 +77,3 @@ def test_shares_that_only_some_batches_have_are_no_mean(tmp_path):
         r for r in synthetic_figures.records("fig6") if (r.workload.num_seqs == 1) == (r.workload.num_decodes > 0)
     ]
     assert list(paper.draw("fig6", records, tmp_path)) == ["fig6-by-share"]
-
-
-def test_an_interval_of_several_processes_is_drawn(tmp_path):
-    (record, *_) = synthetic_figures.records("fig9", ("triton/naive",))
-    timing = dataclasses.replace(
-        record.timing, low_us=record.timing.median_us * 0.9, high_us=record.timing.median_us * 1.1
-    )
-    plain, wide = (
-        paper.draw("fig9", [record.replace(timing=of)], tmp_path / name)["fig9-by-output"].read_text()
-        for name, of in (("plain", record.timing), ("wide", timing))
-    )
-    assert "LineCollection" in wide and "LineCollection" not in plain

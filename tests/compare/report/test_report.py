@@ -2,7 +2,6 @@
 
 import json
 import re
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pandas as pd
@@ -43,11 +42,6 @@ def test_the_first_line_says_that_the_gpu_is_absent(absent):
     line = "mi300 is not here: compiled and checked, not timed"
     assert _text(absent).splitlines()[0] == line
     assert (absent / "summary.csv").read_text().splitlines()[0] == f"# {line}"
-
-
-def test_the_manifests_own_headline_wins(tmp_path):
-    folder = synthetic_run.write(tmp_path, [], headline="interrupted after 0 cells")
-    assert report.write(folder).read_text().startswith("interrupted after 0 cells\n")
 
 
 def test_a_contract_weaker_than_the_default_is_named(tmp_path):
@@ -114,17 +108,6 @@ def test_coverage_counts_by_status(timed):
     assert "| `baseline/sdpa_dense` | 4 | 1 |" in text
 
 
-def test_planned_but_unfinished_cells_show(tmp_path):
-    folder = synthetic_run.write(tmp_path, [synthetic_run.failing()], planned=7)
-    assert "1 of 7 planned cells finished, 0 ok" in report.write(folder).read_text()
-
-
-def test_no_spills_is_said_and_spills_are_named(absent, tmp_path):
-    assert "None of the 6 compiled kernels spills" in _text(absent)
-    text = report.write(synthetic_run.absent_run(tmp_path, spills=3)).read_text()
-    assert "spill to memory**" in text and "`helion/q_block` at head size 256" in text
-
-
 def test_a_repeated_cell_counts_once_with_its_last_record(tmp_path):
     load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
     first = synthetic_run.failed(load, "triton/naive", Status.TIMEOUT)
@@ -132,15 +115,6 @@ def test_a_repeated_cell_counts_once_with_its_last_record(tmp_path):
     text = report.write(folder).read_text()
     assert "1 of 2 planned cells finished, 1 ok" in text
     assert "## Failures" not in text
-
-
-def test_figures_are_svg_of_900_pixels_and_drawn_the_same_again(timed):
-    paths = [timed / "figures" / f"{name}.svg" for name in ("decode", "prefill", "mixed", "load")]
-    before = [path.read_bytes() for path in paths]
-    widths = {ElementTree.fromstring(drawn).get("width") for drawn in before}
-    assert widths == {"648pt"}, "9 inches: 900 px at 100 a inch"
-    report.write(timed)
-    assert [path.name for path, drawn in zip(paths, before, strict=True) if path.read_bytes() != drawn] == []
 
 
 def test_every_kernel_of_the_registry_has_a_look_of_its_own():
@@ -189,14 +163,6 @@ def test_an_estimate_is_a_column_that_says_what_it_is_and_never_a_time(tmp_path)
 
 def manifest_gpu(folder):
     return json.loads((folder / "manifest.json").read_text())["gpu"]
-
-
-def test_a_performance_profile_is_drawn_from_five_rows_on(timed, tmp_path):
-    assert (timed / "figures" / "profile.svg").exists() and "figures/profile.svg" in _text(timed)
-    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
-    few = [synthetic_run.timed(load, kernel, 8.0) for kernel in ("triton/naive", "helion/naive")]
-    report.write(synthetic_run.write(tmp_path, few))
-    assert not (tmp_path / "figures" / "profile.svg").exists()
 
 
 RUDE = "ValueError: a|b <script>x</script> ![p](http://e) *x* `y` _z_ snake_case & # \x1b[31m \ud800"

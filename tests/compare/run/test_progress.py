@@ -8,7 +8,6 @@ from rich.console import Console
 
 import synthetic_run
 from compare.competitors import registry
-from compare.record.records import GateResult
 from compare.run import progress
 from row_producer import record
 
@@ -31,22 +30,3 @@ def test_a_table_fits_its_window_and_marks_the_fastest_that_is_no_bound(width):
     printed = window.getvalue()
     assert max(map(len, printed.splitlines())) <= width
     assert "10.0*" in printed and "1,234.5" in printed and "4.0*" not in printed
-
-
-def test_figures_of_a_column_end_alike():
-    window, kernel = io.StringIO(), "triton/q_block"
-    loads = [synthetic_run.workload(f"q1s{keys}", "decode", 1, 1, keys) for keys in (512, 1024, 2048)]
-    rows = [synthetic_run.timed(load, kernel, us) for load, us in zip(loads, (5.0, 123.4, 98765.4), strict=True)]
-    progress.show(rows, [kernel], Console(file=window, width=80))
-    lines = [line for line in window.getvalue().splitlines() if line.startswith("q1s")]
-    assert len({line.rindex(".") for line in lines}) == 1
-
-
-def test_a_line_says_under_which_weaker_precision_a_cell_is_ok(capsys):
-    one = record(0)
-    weak = replace(one, gate=GateResult("W", {}, 1, 1, True, "dot tf32"))
-    show = progress.Show(2, quiet=False)
-    show.finished(one)
-    show.finished(weak)
-    lines = capsys.readouterr().err.splitlines()
-    assert ["under dot tf32" in line for line in lines] == [False, True]

@@ -7,17 +7,8 @@ from compare.__main__ import main as diptych
 from compare.exits import NO_GPU, USAGE
 
 REFUSED = {
-    "costs --gpu nosuch": (USAGE, "nosuch"),
-    "costs --gpu h200 --kernels triton/nothing": (USAGE, "triton/nothing"),
-    "everything --gpu h2000": (USAGE, "h2000"),
-    "everything --gpu mi300": (NO_GPU, "mi300"),
     "host --gpu mi300": (NO_GPU, "mi300 is not here"),
     "regret --gpu mi300": (NO_GPU, "tuning needs the GPU itself"),
-    "sanitize --kernels triton/nave": (USAGE, "triton/nave"),
-    "sanitize --tools valgrind": (USAGE, "valgrind"),
-    "sanitize --set num_stages": (USAGE, "num_stages"),
-    "sanitize --set stages=5": (USAGE, "stages"),
-    "sanitize --set decode.num_stages=5": (USAGE, "decode"),
     "stress --kernels triton/nayve": (USAGE, "triton/nayve"),
     "stress --workload q1x": (USAGE, "q1x"),
     "stress --shape 2:1": (USAGE, "2:1"),

@@ -1,1 +1,0 @@
-"""What each DSL costs beside its speed: compiling, launching, tracing, tuning, scratch."""
