@@ -131,6 +131,7 @@ LINES = {
     "study hots": "",
     "study sizes --kernels triton/nothing": "triton/nothing",
     "study regret --of nowhere": "nowhere",
+    "census --take nowhere.json": "nowhere.json",
     "pages nope": "",
     "pages figurs": "pages: did you mean figures? found figurs, allowed ",
     "pages choosing --wrt": "--help lists",
