@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
+from unittest import mock
 
 import simulated_compile
 import torch
@@ -118,11 +119,11 @@ def machine(cores: int = 4, devices: tuple[str, ...] = ("",)) -> Machine:
 def run(out, *extra: str, minutes=2.0, kernels="triton/q_block", where: Machine | None = None) -> int:
     """A whole run over the rows of this file; its exit code."""
     words = ["--kernels", kernels, "--minutes", str(minutes), "--out", str(out), "--no-install", "--candidates", "11"]
-    tune.pick_rows = lambda count: rows()
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
     asked = Command("tune", "compare.tune.tune", ()).parser().parse_args([*words, *extra])
     asked.words = words
-    return tune.tune(asked, where or machine())
+    path = {"PYTHONPATH": str(Path(__file__).parent)}
+    with mock.patch.object(tune, "pick_rows", lambda count: rows()), mock.patch.dict(os.environ, path):
+        return tune.tune(asked, where or machine())
 
 
 if __name__ == "__main__":

@@ -19,21 +19,11 @@ from compare.tune import records, tune
 BOTH = "triton/q_block,triton/parallel_softmax"
 
 
-@pytest.fixture(autouse=True)
-def undone(monkeypatch):
-    """What `simulated_tuning.run` changes is put back."""
-    monkeypatch.setattr(tune, "pick_rows", tune.pick_rows)
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """One whole run on two GPUs, shared by the tests that only read it."""
     out = tmp_path_factory.mktemp("tuned")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tune, "pick_rows", tune.pick_rows)
-        patch.setenv("PYTHONPATH", "")
-        assert run(out, kernels=BOTH, where=machine(4, ("0", "1"))) == exits.OK
+    assert run(out, kernels=BOTH, where=machine(4, ("0", "1"))) == exits.OK
     return out, records.read(out / "candidates.jsonl")
 
 
