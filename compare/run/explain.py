@@ -8,8 +8,8 @@ candidates with their predicted times, and which kernels' measurements are stale
 the GPU need not be here. With --pair two kernels are compiled for the GPU at their configs: what a warp issues for a
 tile, what limits, and the difference that explains most (compare/static/pair.py).
 
-Exit codes: 0; 2 for an option or a batch that cannot be read; 3 where --pair has no GPU to compile for; 5 where neither
-DSL can be imported, or one of a pair has no code.
+Exit codes: 0; 2 for an option or a batch that cannot be read, or a pair that has no code or no estimate for the GPU; 3
+where --pair has no GPU to compile for; 5 where neither DSL can be imported.
 """
 
 from __future__ import annotations
@@ -155,12 +155,9 @@ def _pair(workload: Workload, kernels: Sequence[str], gpu: Gpu | None) -> int:
         if len(kernels) != 2:
             raise registry.UnknownKernel(" ".join(kernels))
         print("\n".join(pair.told(workload, kernels, gpu)))
-    except registry.UnknownKernel as error:
+    except (registry.UnknownKernel, pair.NotCompiled, pair.NoEstimate) as error:
         say(error)
         return USAGE
-    except (pair.NotCompiled, pair.NoEstimate) as error:
-        say(error)
-        return NOTHING
     return OK
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from compare.static import warp
 from compare.static.loops import Mix, Seen, UnreadableCode, innermost, mix, worthwhile
 
 _EM_AMDGPU = ("EM_AMDGPU", 224)
@@ -173,4 +174,5 @@ def inner_loops(text: Text) -> tuple[Mix, ...]:
         if mnemonic.startswith(("s_cbranch", "s_branch")) and operands.split()[0] in text.labels
     ]
     ranges = innermost(branches)
-    return worthwhile([mix(classify(*one) for one in text.instructions[slice(*r)]) for r in ranges])
+    loops = [text.instructions[slice(*found)] for found in ranges]
+    return worthwhile([replace(mix(classify(*one) for one in loop), kinds=warp.counts_amd(loop)) for loop in loops])

@@ -227,16 +227,26 @@ def _tile_clocks(machine: Machine, code: TileCode, latency: float, together: int
     return (alone, "latency") if alone >= shared else (shared, name)
 
 
-def estimate_launch(work: Work, facts: Mapping[str, Any], gpu: Gpu) -> LaunchEstimate:
-    """Estimate one launch from what its programs do and the facts of its code object. Raises NoEstimate."""
+def estimate_launch(
+    work: Work,
+    facts: Mapping[str, Any],
+    gpu: Gpu,
+    tile: tuple[float, str] | None = None,
+    held: int = 0,
+    outside: float = 0.0,
+) -> LaunchEstimate:
+    """Estimate one launch from what its programs do and the facts of its code object.
+
+    tile: clocks of a tile and what limits them, where these are known better; held: programs of a unit, in place of
+    those that the facts allow; outside: clocks of a program beside its tiles. Raises NoEstimate.
+    """
     machine, ghz = machine_of(gpu)
-    code = tile_code(work, facts)
-    held = occupancy(gpu.arch, facts["registers"], facts["shared_bytes"], facts["num_warps"])
-    resident = max(held.programs, 1)
+    allowed = occupancy(gpu.arch, facts["registers"], facts["shared_bytes"], facts["num_warps"]).programs
+    resident = held or max(allowed, 1)
     together = min(resident, max(cdiv(len(work.tiles), gpu.units), 1))
     latency = machine.latency_ns * ghz
-    clocks, who = _tile_clocks(machine, code, latency, together)
-    start = START_LOADS * latency / ghz / 1e3 if work.tiles else 0.0
+    clocks, who = tile or _tile_clocks(machine, tile_code(work, facts), latency, together)
+    start = (START_LOADS * latency + outside) / ghz / 1e3 if work.tiles else 0.0
     schedule = makespan(work.tiles, gpu.units * together, clocks / ghz / 1e3, start)
     memory = (work.read_bytes + work.write_bytes) / (machine.sustained * gpu.hbm_gbps * 1e3)
     cache = sum(work.tiles) * work.tile_bytes / (machine.l2 * ghz * 1e3)

@@ -18,7 +18,8 @@ class Mix:
     matrix: by shape; matrix_flops: FLOPs of these, None where the code does not tell. vector: arithmetic other than
     matrix and transcendental. loads, stores: of global memory, by bits a lane (`tma`: a descriptor's); to_shared: loads
     that bypass registers. shared_reads, shared_writes: LDS, by bits a lane (`ldmatrix` is 128). spill_traffic: accesses
-    of scratch. waits: for memory.
+    of scratch. waits: for memory. kinds: all instructions by the kinds of compare.static.warp; cold, warm: clocks of a
+    pass of a warp alone, by kind, where loads of global memory come from memory or from L2 (NVIDIA up to sm_90).
     """
 
     instructions: int
@@ -35,6 +36,9 @@ class Mix:
     spill_traffic: int
     barriers: int
     waits: int
+    kinds: dict[str, int] = field(hash=False, default_factory=dict)
+    cold: dict[str, int] = field(hash=False, default_factory=dict)
+    warm: dict[str, int] = field(hash=False, default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from compare.static import warp
 from compare.static.loops import Mix, Seen, UnreadableCode, innermost, mix, worthwhile
 
 CUOBJDUMP_LIMIT_S = 60
@@ -145,8 +147,14 @@ def inner_loops(sass: Sass) -> tuple[Mix, ...]:
         target = re.search(r"0x([0-9a-f]+)", operands) if opcode.split(".")[0] == "BRA" else None
         if target and int(target[1], 16) in at_address:
             branches.append((at, at_address[int(target[1], 16)]))
-    ranges = innermost(branches)
-    return worthwhile([mix(classify(op) for _, op, _ in sass.instructions[slice(*r)]) for r in ranges])
+    return worthwhile([_loop(sass.instructions[slice(*found)]) for found in innermost(branches)])
+
+
+def _loop(text: Sequence[warp.Sass]) -> Mix:
+    kinds, found = warp.counts(text), mix(classify(opcode) for _, opcode, _ in text)
+    if (not found.matrix and not found.loads) or any(opcode.startswith("UTC") for _, opcode, _ in text):
+        return replace(found, kinds=kinds)  # products of sm_100 are not a warp's
+    return replace(found, kinds=kinds, cold=warp.clocks(text, warp.COLD), warm=warp.clocks(text, warp.WARM))
 
 
 _UNIFORM_REGISTER = re.compile(r"UR\d+")
