@@ -16,69 +16,31 @@ import ast
 import io
 import json
 import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from compare import stats
-from compare.analysis import runs, tables, verdict
+from compare.analysis import runs, verdict
 from compare.analysis.markup import Made
 from compare.analysis.standing import KINDS
 from compare.competitors import registry
 from compare.exits import USAGE, say
 from compare.pages import add_write, settle_all
+from compare.pages.samples import BASELINES, FULL, judged, table, taken, tally, verdicts
 from compare.record.folder import ROOT
 from compare.report import style
 
 HELP = "docs/state-of-the-field.md: every peer's verdicts and speeds, from committed rows"
 PAGE, PICTURE = ROOT / "docs" / "state-of-the-field.md", ROOT / "docs" / "pictures" / "census.svg"
 RESULTS = ROOT / "docs" / "results"
-FULL = RESULTS / "conformance" / "full"
 ASKED = Path(__file__).parent / "templates" / "census.toml"
-BASELINES = "compare.competitors.baselines"
 OURS = ("triton/auto", "triton/native.auto", "helion/auto")
-REASON = 230
-NOT_ASKED = ("declared", "too_large", "timeout", "not_judged", "unavailable")
-WRONG = ("incorrect", "nondeterministic")
 
 
-def taken(report: Path, where: str, date: str) -> dict[str, Any]:
-    """A line of verdicts from a report of diptych-check. Raises OSError, ValueError or KeyError for another file."""
-    found = json.loads(report.read_text(encoding="utf-8"))
-    cases = [(c["case"], "declared" if c["declared"] else c["status"], c["reason"][:REASON]) for c in found["cases"]]
-    kernel = found["kernel"].removeprefix(f"{BASELINES}.")
-    wrong = [case for case in cases if case[1] not in ("ok", *NOT_ASKED)]
-    counts = Counter(status for _, status, _ in cases)
-    return {
-        "where": where, "date": date, "kernel": kernel, "level": "first", "seed": found["seed"], "counts": counts,
-        "wrong": wrong,
-    }  # fmt: skip
-
-
-def verdicts() -> list[dict[str, Any]]:
-    """Every committed line of verdicts on a kernel of others, by kernel."""
-    lines = [json.loads(line) for path in sorted(FULL.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    for line in lines:
-        line["kernel"] = line["kernel"].removeprefix(f"{BASELINES}.")
-    known = {name.removeprefix("baseline/") for name in registry.KERNELS}
-    return sorted((line for line in lines if line["kernel"].split()[0] in known), key=lambda line: line["kernel"])
-
-
-def _tally(line: Mapping[str, Any]) -> dict[str, int]:
-    """asked, right, refused by its own error, wrong, crashed."""
-    counts = Counter(line["counts"])
-    asked = counts.total() - sum(counts[name] for name in NOT_ASKED)
-    wrong, refused = sum(counts[name] for name in WRONG), counts["unsupported"]
-    return {
-        "asked": asked, "right": counts["ok"], "wrong": wrong, "refused": refused,
-        "crashed": asked - counts["ok"] - wrong - refused,
-    }  # fmt: skip
-
-
-def speeds(records: Sequence[Any], kernels: Sequence[str]) -> dict[str, dict[str, list]]:
-    """How fast each kernel is over the strongest kernel of others of the row. Bounds and cells that are not ok in every
-    process are left out."""
+def speeds(records: Sequence[Any], kernels: Sequence[str], against: str | None = None) -> dict[str, dict[str, list]]:
+    """How fast each kernel is over `against`; over the strongest kernel of others of the row where that is None. Bounds
+    and cells that are not ok in every process are left out."""
     times = verdict.series(records)
     rows: dict[str, dict[str, verdict.Series]] = {}
     for (load, kernel), found in times.items():
@@ -86,7 +48,7 @@ def speeds(records: Sequence[Any], kernels: Sequence[str]) -> dict[str, dict[str
     made: dict[str, dict[str, list]] = {kernel: {kind: [] for kind in KINDS} for kernel in kernels}
     for row in rows.values():
         peers = [s.median_us for k, s in row.items() if k.startswith("baseline/") and k not in registry.BOUNDS]
-        best = min(peers, default=None)
+        best = min(peers, default=None) if against is None else row[against].median_us if against in row else None
         for kernel in kernels if best else ():
             if kernel in row:
                 made[kernel][row[kernel].workload.kind].append(best / row[kernel].median_us)
@@ -95,10 +57,6 @@ def speeds(records: Sequence[Any], kernels: Sequence[str]) -> dict[str, dict[str
 
 def _mean(found: Sequence[float]) -> str:
     return f"{stats.geomean(found):.2f} ({len(found)})" if found else ""
-
-
-def _table(columns: Sequence[str], body: Sequence[Sequence[Any]], words: int = 1) -> str:
-    return tables.markdown([(name, index >= words) for index, name in enumerate(columns)], body)
 
 
 def _release(name: str) -> tuple[str, str, str, str, str, int]:
@@ -118,34 +76,33 @@ def field(records: Sequence[Any], lines: Sequence[Mapping[str, Any]]) -> str:
     for kernel in peers:
         name = kernel.removeprefix("baseline/")
         package, version, date, licence, language, size = _release(name)
-        tallies = [_tally(line) for line in lines if line["kernel"].split()[0] == name]
-        asked, right, wrong = (sum(tally[key] for tally in tallies) for key in ("asked", "right", "wrong"))
+        tallies = [tally(line) for line in lines if line["kernel"].split()[0] == name]
+        asked, right, wrong = (sum(one[key] for one in tallies) for key in ("asked", "right", "wrong"))
         fast, every = found[kernel], [one for of in found[kernel].values() for one in of]
         row = [f"`{name}`", language, f"{package} {version}", date, licence, size or ""]
         row += [f"{right} of {asked}" if asked else "", wrong if asked else "", *(_mean(fast[kind]) for kind in KINDS)]
         body.append((stats.geomean(every) if every else 0.0, row))
     columns = ("kernel", "language", "release", "month", "licence", "lines", "right of asked", "wrong", *KINDS)
-    return _table(columns, [row for _, row in sorted(body, key=lambda one: (-one[0], one[1][0]))], 5)
+    return table(columns, [row for _, row in sorted(body, key=lambda one: (-one[0], one[1][0]))], 5)
 
 
 def ours(records: Sequence[Any]) -> str:
-    """Our public calls over the strongest kernel of others of each row."""
-    found = speeds(records, OURS)
+    """Our public calls over the strongest kernel of others of each row, and over FlashAttention 3."""
+    body = []
+    for title, against in (("strongest of the row", None), ("FlashAttention 3", verdict.FA3)):
+        for kernel, found in speeds(records, OURS, against).items():
+            body.append([f"`{kernel}`", title, "this page", *(_mean(found[kind]) for kind in KINDS)])
+    return table(("kernel", "over", "rows of", *KINDS), body, 3)
+
+
+def energy(records: Sequence[Any]) -> str:
+    """A row a kernel and row of the suite whose joules were read."""
+    found = [(r, r.derived.joules) for r in records if r.derived is not None and r.derived.joules]
     body = [
-        [f"`{kernel}`", "strongest of the row", *(_mean(of[kind]) for kind in KINDS)] for kernel, of in found.items()
+        (f"`{r.kernel}`", r.workload.label, f"{1e3 * one:.3g}", f"{r.workload.num_tokens / one:,.0f}")
+        for r, one in sorted(found, key=lambda pair: (pair[0].workload.kind, pair[0].workload.label, pair[1]))
     ]
-    return _table(("kernel", "over", *KINDS), body, 2)
-
-
-def judged(lines: Sequence[Mapping[str, Any]]) -> str:
-    """A row a sample of cases of a kernel."""
-    keys = ("asked", "right", "wrong", "refused", "crashed")
-    body = [
-        [f"`{line['kernel']}`", line["where"], line.get("date", ""), *(_tally(line)[key] for key in keys),
-         Counter(line["counts"])["declared"]]
-        for line in lines
-    ]  # fmt: skip
-    return _table(("kernel", "where", "date", *keys, "declared"), body, 3)
+    return table(("kernel", "row", "mJ a call", "query tokens a joule"), body, 2) if body else "Not measured yet."
 
 
 def drawn(records: Sequence[Any]) -> str:
@@ -174,18 +131,22 @@ def drawn(records: Sequence[Any]) -> str:
 
 
 def _listed(entries: Sequence[Mapping[str, str]], columns: Sequence[str]) -> str:
-    return _table(columns, [[Made(entry.get(name, "")) for name in columns] for entry in entries], len(columns))
+    return table(columns, [[Made(entry.get(name, "")) for name in columns] for entry in entries], len(columns))
 
 
 def pages() -> Iterator[tuple[Path, str]]:
     """The page and its picture. Raises NotARun."""
     asked = tomllib.loads(ASKED.read_text(encoding="utf-8"))
     lines, found = verdicts(), [runs.read(RESULTS / name) for name in asked["runs"]]
+    powered = [runs.read(RESULTS / name) for name in asked["energy"]]
     records = [record for run in found for record in run.raw]
     made = {
-        "commands": "\n".join(f"{run.manifest['command']}    # {run.manifest['started'][:10]}" for run in found),
+        "commands": "\n".join(
+            f"{run.manifest['command']}    # {run.manifest['started'][:10]}" for run in found + powered
+        ),
         "field": field(records, lines),
         "ours": ours(records),
+        "energy": energy([record for run in powered for record in run.raw]),
         "judged": judged(lines),
         "causes": _listed(asked.get("cause", ()), ("kernel", "what is wrong", "how it was seen", "script")),
         "left_out": _listed(asked["left_out"], ("what", "release", "reason")),
