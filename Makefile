@@ -31,17 +31,8 @@ compare:  ## check every kernel, time it where there is a GPU, write a report to
 	@$(RUN) -m compare.run $(ARGS)
 
 # No environment and no installing: the Python that has torch, triton and helion beside the GPU's driver is the one to use.
-SERVING = triton/auto,triton/static_grid,triton/native.auto,helion/auto,helion/static_grid,baseline/flash_attn3
-NEW_KV = triton/auto,triton/split,helion/auto,helion/split,baseline/flash_attn3
-MEASURED = set -x; part() { if [ -d results/gpu/$$1 ]; then to=--resume; else to=--out; fi; to="$$to results/gpu/$$1"; \
-	shift; $(PYTHON) -m compare run --gpu auto --require-gpu --max-time 0.6 $$to $(ARGS) "$$@"; [ $$? -lt 2 ] || exit 1; }
-
 gpu:  ## all that is measured on the GPU that is here, with PYTHON as it is; goes on where it stopped
-	$(PYTHON) -m compare doctor --require-gpu --max-time 0.5
-	@$(MEASURED); part peers --suite peers; part serving --suite serving --kernels '$(SERVING)'; \
-	part new_kv --suite peers --workload q512,q2k,q8k,8q1k~,q32k --new-kv --kernels '$(NEW_KV)'; \
-	for figure in fig6 fig7 fig8 fig9; do part $$figure --suite $$figure; done
-	$(PYTHON) -m compare study host --out results/gpu/host
+	$(PYTHON) -m compare study everything $(ARGS)
 
 # The longest of these takes 40 s on an idle core; one that waits for ever is to fail by name, not to take the rest with it.
 test:  ## the tests of every day, on JOBS=2 processes

@@ -77,9 +77,15 @@ class TimingOptions:
     energy: bool = False
 
     def contract(self, measured: bool) -> Contract:
-        """The timing contract of a run; one process where nothing is timed."""
-        processes, energy = (self.processes, ENERGY_S * self.energy) if measured else (1, 0.0)
-        return Contract(self.timer or "graph", self.cache or "cold", self.precision, self.max_time_s, processes, energy)
+        """The timing contract of a run; one process where nothing is timed. Raises GrammarError for what does not
+        fit."""
+        timer = self.timer or "graph"
+        cache = self.cache or ("hot" if timer == "paper" else "cold")
+        if timer == "paper" and cache == "cold":
+            repeats = "which repeats one call on the same data"
+            raise GrammarError(f"--set cache: found cold, allowed hot with --timer paper, {repeats}")
+        energy = ENERGY_S if self.energy and measured else 0.0
+        return Contract(timer, cache, self.precision, self.max_time_s, self.processes if measured else 1, energy)
 
 
 def flag(name: str) -> str:

@@ -32,7 +32,7 @@ def _add_where(new: argparse.ArgumentParser) -> None:
 
 def _add_timing(new: argparse.ArgumentParser) -> None:
     timing = new.add_argument_group("how cells are timed on a GPU (docs/measuring.md)")
-    timing.add_argument("--timer", choices=TIMERS, help="graph (default) or events")
+    timing.add_argument("--timer", choices=TIMERS, help="graph (default), events, or the paper's protocol")
     timing.add_argument(
         "--precision",
         type=share,

@@ -42,7 +42,7 @@ SETTINGS = {
         "tree",
         "whose configs: measured winners, then rules (tree); rules (default); Listing 2 (paper)",
     ),
-    "cache": Setting(_one_of(CACHES), None, "before each call: cold (default) or hot"),
+    "cache": Setting(_one_of(CACHES), None, "before each call: cold, or hot as of the paper's timer"),
     "cpu_budget": Setting(positive, 30.0, "seconds of a cell in the interpreter (30)"),
     "timeout": Setting(positive, 300.0, "seconds without a sign of life (300)"),
 }

@@ -15,4 +15,5 @@ NAMED = {
     "alarms": "compare.studies.alarms",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",
+    "everything": "compare.studies.everything",
 }

@@ -73,6 +73,7 @@ LINES = {
     "run --out /proc/x --workload 1q1s10 --kernels triton/naive": "cannot be written",
     "run --out /etc/passwd --workload 1q1s10 --kernels triton/naive": "",
     "run --timer sundial": "",
+    "run --timer paper --set cache=cold": "--set cache",
     "run --re x": "",
     "run --gpu h200 --require-gpu": "",
     "run --device tpu:0 --workload 1q1s10 --kernels triton/naive": "device",

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 
 import pytest
+import torch
 
 import fake_kernels
 from compare.bench import measure, task, timing
@@ -178,6 +179,40 @@ def test_a_hot_cache_has_one_page_set_and_only_arithmetic_as_its_floor(device):
 def test_events_are_taken_where_they_are_asked_for(device):
     taken = measured("honest", timer="events").rows["honest"]["timing"]
     assert (taken["timer"], taken["note"]) == ("events", "")
+
+
+def test_the_papers_protocol_runs_one_kernel_after_another_and_keeps_its_mean(device):
+    device.setattr(torch.cuda, "Event", TickingEvent)
+    wire = measured("honest", "chatters", timer="paper", cache="hot")
+    taken = wire.rows["honest"]["timing"]
+    assert (taken["timer"], taken["order"], taken["rounds"], taken["samples_us"]) == (
+        "paper",
+        "sequential",
+        100,
+        (2.0,),
+    )
+    assert taken["half_width"] is None and not taken["noisy"]
+    turns = [fields["cell"] for event, fields in wire.events if event == "start"]
+    assert turns == [None, "honest", "chatters", "honest", "chatters", "honest", "chatters"]
+
+
+class TickingEvent:
+    """A CUDA event on a clock that moves 1 us with every record: start and end of one launch are 2 us apart."""
+
+    now = 0
+
+    def __init__(self, **_):
+        self.at = 0
+
+    def record(self):
+        TickingEvent.now += 2
+        self.at = TickingEvent.now
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return (end.at - self.at) * 1e-3
 
 
 def test_who_changes_inputs_does_not_spoil_those_behind_it(device):

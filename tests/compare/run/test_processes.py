@@ -56,6 +56,7 @@ def test_three_fresh_processes_measure_every_cell_once_each_beginning_elsewhere(
     [
         ([], "graph-cold-interleaved/2"),
         (["--timer", "events", "--set", "cache=hot"], "events-hot-interleaved/2"),
+        (["--timer", "paper"], "paper-hot-sequential/2"),
     ],
     ids=str,
 )

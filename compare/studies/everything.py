@@ -1,0 +1,149 @@
+"""`make gpu`: run all measurements of this project on the GPU, one part after another, each into its own folder.
+
+    python -m compare study everything [--minutes 10] [--only doctor,peers]
+
+It installs nothing: it runs with the current Python and prints which packages that lacks. Finished parts are not run
+again, so an interrupted protocol goes on where it stopped. Exit codes: 0 all parts
+ended well; 1 a wrong or crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from common import gpus
+from compare.exits import INTERRUPTED, NO_GPU, USAGE
+from compare.record import folder as run_folder
+from compare.run import doctor
+
+HELP = "all that is measured on the GPU that is here (`make gpu`)"
+
+PROMPTS = "q512,q2k,q8k,8q1k~,q32k"
+SERVING = "triton/auto,triton/static_grid,triton/native.auto,helion/auto,helion/static_grid,baseline/flash_attn3"
+NEW_KV = "triton/auto,triton/split,helion/auto,helion/split,baseline/flash_attn3"
+FIGURES = {
+    "fig6": "Figure 6: the rungs by length and decode share",
+    "fig7": "Figure 7: tiles of a page and of their own",
+    "fig8": "Figure 8: untuned, Listing 2, the measured tree",
+    "fig9": "Figure 9: decode behind a growing output",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command of the protocol: the words after `python -m compare`; `--out` and its folder are added."""
+
+    name: str
+    words: tuple[str, ...]
+    what: str
+
+
+def parts(gpu: str) -> tuple[Part, ...]:
+    """The parts, the most important first. gpu: a name of the table, or `auto` for a GPU outside it.
+
+    With `--minutes 10` an H200 finishes doctor, peers and serving; the next call continues.
+    """
+    run = ("run", "--gpu", gpu, "--max-time", "0.6")
+    return (
+        Part(
+            "doctor",
+            ("doctor", "--gpu", gpu, "--max-time", "0.5"),
+            "noise floor: equal twins, one 5% slower",
+        ),
+        Part("peers", (*run, "--suite", "peers"), "every rung, auto, FA3 and SDPA on the peers rows"),
+        Part("serving", (*run, "--suite", "serving", "--kernels", SERVING), "what engines meet"),
+        Part("host", ("study", "host", "--gpu", gpu), "host time of a call"),
+        Part(
+            "new_kv",
+            (*run, "--suite", "peers", "--workload", PROMPTS, "--new-kv", "--kernels", NEW_KV),
+            "prompts whose K and V the step hands over",
+        ),
+        *(Part(name, (*run, "--suite", name), f"the paper's {what}") for name, what in FIGURES.items()),
+    )
+
+
+def _finished(folder: Path) -> bool:
+    """Whether the part in `folder` finished at this commit."""
+    mark = folder / "part.json"
+    return mark.exists() and json.loads(mark.read_text())["commit"] == run_folder.commit()
+
+
+def _start(command: list[str]) -> int:
+    return subprocess.run(command, check=False).returncode
+
+
+def _run(part: Part, folder: Path) -> int:
+    """Run the part and return its exit status. A part that ended with a verdict is marked as finished.
+
+    An uncaught error also exits with 1, so a part must have left files to count.
+    """
+    if folder.exists():  # interrupted, or of another commit: keep its measurements
+        number = next(n for n in range(1, 1000) if not folder.with_name(f"{folder.name}.{n}").exists())
+        folder.rename(folder.with_name(f"{folder.name}.{number}"))
+    folder.mkdir(parents=True)
+    began = time.monotonic()
+    status = _start([sys.executable, "-m", "compare.__main__", *part.words, "--out", str(folder)])
+    if status in (0, 1, 4) and any(folder.iterdir()):  # 4: a goal was missed
+        mark = {"commit": run_folder.commit(), "status": status, "seconds": round(time.monotonic() - began, 1)}
+        (folder / "part.json").write_text(json.dumps(mark) + "\n")
+    return status
+
+
+def options(new: argparse.ArgumentParser) -> None:
+    new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
+    new.add_argument("--out", type=Path, help="folder of the parts' folders (default results/protocol_<gpu>)")
+    new.add_argument("--only", help="comma-separated names of parts")
+    new.add_argument("--minutes", type=float, default=10.0, help="no part begins after so many (default 10)")
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0 all parts ended well; 1 a wrong or crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted."""
+    console = Console()
+    here = gpus.detect()
+    try:
+        meant = here if asked.gpu == "auto" else gpus.resolve(asked.gpu)
+    except gpus.UnknownGpu as error:
+        console.print(str(error), markup=False)
+        return USAGE
+    if here is None or meant != here:
+        console.print(f"{asked.gpu} is not here: nothing to measure")
+        return NO_GPU
+    chosen = parts(here.name if here.name in gpus.TABLE else "auto")
+    if asked.only is not None:
+        names = set(asked.only.split(","))
+        unknown = names - {part.name for part in chosen}
+        if unknown:
+            allowed = ", ".join(part.name for part in chosen)
+            console.print(f"--only: found {', '.join(sorted(unknown))}, allowed {allowed}")
+            return USAGE
+        chosen = tuple(part for part in chosen if part.name in names)
+    for line in doctor.lacking():
+        console.print(f"[yellow]{line}[/]")
+    return _protocol(console, chosen, asked.out or Path("results") / f"protocol_{here.name}", asked.minutes * 60)
+
+
+def _protocol(console: Console, chosen: tuple[Part, ...], out: Path, seconds: float) -> int:
+    began, worst = time.monotonic(), 0
+    for number, part in enumerate(chosen, 1):
+        folder, label = out / part.name, f"[{number}/{len(chosen)}] {part.name}: {part.what}"
+        if _finished(folder):
+            console.print(f"{label} - finished before, in {folder}", markup=False)
+        elif time.monotonic() - began > seconds:
+            console.print(f"{label} - not begun: the time is up; the same command goes on here", markup=False)
+        else:
+            console.print(label, markup=False, style="bold")
+            try:
+                worst = max(worst, _run(part, folder))
+            except KeyboardInterrupt:
+                console.print("interrupted: the same command goes on with this part")
+                return INTERRUPTED
+    console.print(f"reports: {out}/*/report.*", markup=False)
+    return worst
