@@ -82,12 +82,11 @@ def _counted(loop: Facts, facts: Facts, machine: Machine, latency: float) -> dic
 
 @dataclass(frozen=True)
 class Launch:
-    """One compiled kernel on the batch. counted: clocks from counts, not from SASS."""
+    """One compiled kernel on the batch."""
 
     facts: Facts
     work: Work
     gpu: Gpu
-    counted: bool = False
 
     @cached_property
     def clocks(self) -> dict[str, float]:
@@ -108,7 +107,7 @@ class Launch:
         latency = cold * machine.latency_ns * ghz + (1 - cold) * warp.WARM + self.transfer
         if loop is None:
             return {"loads": 2 * latency}
-        if self.counted or not loop.get("cold"):
+        if not loop.get("cold"):
             return _counted(loop, self.facts, machine, latency)
         far = (latency - warp.WARM) / (warp.COLD - warp.WARM)
         both = {kind: (loop["warm"].get(kind, 0), loop["cold"].get(kind, 0)) for kind in warp.KINDS}
@@ -187,14 +186,14 @@ class Side:
         return max(range(len(self.said)), key=lambda i: self.said[i].us)
 
 
-def side(workload: Workload, kernel: str, config: Facts, facts: Sequence[Facts], gpu: Gpu, counted=False) -> Side:
+def side(workload: Workload, kernel: str, config: Facts, facts: Sequence[Facts], gpu: Gpu) -> Side:
     """A kernel with the facts of its launches. Raises NoEstimate."""
     machine_of(gpu)
     found = works(kernel, config, [str(fact["kernel"]) for fact in facts], workload)
     if not found:
         raise NoEstimate(f"kernel: found {kernel} with {len(facts)} launches, allowed one with a rule and facts")
     pairs = zip(facts, found, strict=True)
-    return Side(kernel, config, tuple(Launch(fact, work, gpu, counted) for fact, work in pairs))
+    return Side(kernel, config, tuple(Launch(fact, work, gpu) for fact, work in pairs))
 
 
 def sides(workload: Workload, kernels: Sequence[str], gpu: Gpu) -> list[Side]:
@@ -288,7 +287,7 @@ def sentence(slow: Side, fast: Side) -> str:
 
 
 ISSUED = {
-    "address": "index and address arithmetic",
+    "address": "integer arithmetic",
     "mask": "masks",
     "convert": "conversions",
     "arithmetic": "arithmetic",

@@ -123,14 +123,14 @@ def _step(opcode: str, operands: str, load: int) -> _Step:
 class _Warp:
     """The state of a warp: its clock, what is in flight, and to which kind each clock went."""
 
-    def __init__(self, ahead: int) -> None:
+    def __init__(self, descriptors: int) -> None:
         self.now, self.spent = 0, Counter()
         self.ready: dict[str, tuple[int, str]] = {}
         self.copies: deque[int] = deque()  # when each committed group of copies is there
         self.open = self.products = 0  # when the open group of copies is there; when the matrix unit is free
         self.groups: deque[int] = deque()
         self.descriptors: deque[int] = deque()
-        self.ahead = ahead
+        self.ahead = descriptors  # that stay in flight: those of a tile
         self.units: dict[str, int] = {}
 
     def until(self, when: int, kind: str) -> None:
@@ -175,11 +175,10 @@ class _Warp:
                 self.ready[register] = (done, one.kind)
 
 
-def clocks(loop: Sequence[Sass], load: int, ahead: int = 1) -> dict[str, int]:
-    """Clocks of a pass by kind, for a warp that has a scheduler to itself. load: clocks of a load of global memory.
-    ahead: tiles that descriptors load ahead."""
+def clocks(loop: Sequence[Sass], load: int) -> dict[str, int]:
+    """Clocks of a pass by kind, for a warp that has a scheduler to itself. load: clocks of a load of global memory."""
     steps = [_step(opcode, operands, load) for _, opcode, operands in loop if opcode != "NOP"]
-    warp = _Warp(ahead * sum(step.name == "UTMALDG" for step in steps))
+    warp = _Warp(sum(step.name == "UTMALDG" for step in steps))
     for number in range(PASSES):
         if number == PASSES - KEPT:
             warp.spent.clear()

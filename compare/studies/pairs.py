@@ -121,14 +121,14 @@ def as_timed(compiled: Sequence[pair.Facts], timed: Sequence[pair.Facts]) -> boo
 _ALIKE = {"_cumulative_kernel": "_q_block_kernel", "_fused_kernel": "_q_block_kernel"}
 
 
-def _side(row: Workload, record: Record, facts: Sequence[pair.Facts], gpu: gpus.Gpu, counted: bool) -> pair.Side:
+def _side(row: Workload, record: Record, facts: Sequence[pair.Facts], gpu: gpus.Gpu) -> pair.Side:
     """A side under the rule of the rung that an ablation varies."""
     kernel, config = record.kernel, dict(record.config or {})
     if "ablations." in kernel and not kernel.endswith("idiomatic"):
         kernel = f"{kernel.partition('/')[0]}/q_block"
         config |= {name.removeprefix("decode_"): size for name, size in config.items() if name.startswith("decode_")}
         facts = [{**one, "kernel": _ALIKE.get(one["kernel"].removeprefix("_helion_"), one["kernel"])} for one in facts]
-    return pair.side(row, kernel, config, facts, gpu, counted)
+    return pair.side(row, kernel, config, facts, gpu)
 
 
 def cases(found: Iterable[tuple[Verdict, Record, Record]], gpu: gpus.Gpu) -> Iterator[Case | None]:
@@ -143,7 +143,7 @@ def cases(found: Iterable[tuple[Verdict, Record, Record]], gpu: gpus.Gpu) -> Ite
         fresh = all(as_timed(new, record.facts) for new, record in zip(facts, records, strict=True))
         facts = facts if fresh else [record.facts for record in records]
         try:
-            mine, other = (_side(row, one, fact, gpu, not fresh) for one, fact in zip(records, facts, strict=True))
+            mine, other = (_side(row, one, fact, gpu) for one, fact in zip(records, facts, strict=True))
         except pair.NoEstimate:
             yield None
             continue

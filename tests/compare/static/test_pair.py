@@ -22,9 +22,9 @@ FACTS = {
 }  # fmt: skip
 
 
-def side(kernel, lens="4q1s8k", config=(), *, counted=False, gpu=H200, **changes):
+def side(kernel, lens="4q1s8k", config=(), *, gpu=H200, **changes):
     workload, config = Workload(lens, parse_lens(lens)), CONFIG | dict(config)
-    return pair.side(workload, kernel, config, [FACTS | changes], gpu, counted)
+    return pair.side(workload, kernel, config, [FACTS | changes], gpu)
 
 
 def loop(kind, clocks, **changes):
@@ -56,10 +56,11 @@ def test_the_difference_that_was_made_is_told_with_its_figures(changes, name, wo
 
 
 def test_from_counts_alone_instructions_and_stages_still_tell():
-    more = {"loops": [LOOP | {"vector": 900, "instructions": 1050, "kinds": {"arithmetic": 900, "matrix": 32}}]}
-    fast = side("triton/q_block", counted=True)
-    assert pair.cause(side("triton/q_block", counted=True, **more), fast).name == "arithmetic"
-    unpipelined = side("triton/q_block", counted=True, pipelined=0, num_stages=1)
+    counted = {name: value for name, value in LOOP.items() if name not in ("cold", "warm")}
+    fast = side("triton/q_block", loops=[counted])
+    more = counted | {"vector": 900, "instructions": 1050, "kinds": {"arithmetic": 900, "matrix": 32}}
+    assert pair.cause(side("triton/q_block", loops=[more]), fast).name == "arithmetic"
+    unpipelined = side("triton/q_block", loops=[counted], pipelined=0, num_stages=1)
     assert pair.cause(unpipelined, fast).name == "loads"
 
 

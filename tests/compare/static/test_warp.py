@@ -7,10 +7,10 @@ from compare.static import warp
 LOAD = 500
 
 
-def clocks(text, load=LOAD, ahead=1):
+def clocks(text, load=LOAD):
     """Of a loop, a line an instruction."""
     loop = [(i, *line.strip().partition(" ")[::2]) for i, line in enumerate(text.strip().splitlines())]
-    return warp.clocks(loop, load, ahead)
+    return warp.clocks(loop, load)
 
 
 CHAIN = """
