@@ -199,7 +199,7 @@ def found(lives: Lives, cases: dict[str, list[str]]) -> tuple[dict[str, Any], li
             limited = table.AT_LIMIT if number in lives.apart else table.DIFFERS
             fate = {"lives": table.SAME if number in same else table.ORDER if number in reordered else limited}
         lines.append(line | fate)
-    words = f"--out FOLDER --count {lives.count} --axes {lives.of_axes} --seed {lives.seed}"
+    words = f"--out FOLDER --count {lives.count} --axes {lives.of_axes} --seed {lives.seed} --draw {lives.draw}"
     asked = {level: [len(lives.done & set(names)), len(names)] for level, names in cases.items()}
     run = {
         "command": f"python -m compare study mutation {words}",
