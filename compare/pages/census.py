@@ -38,9 +38,9 @@ ASKED = Path(__file__).parent / "templates" / "census.toml"
 OURS = ("triton/auto", "triton/native.auto", "helion/auto")
 
 
-def speeds(records: Sequence[Any], kernels: Sequence[str], against: str | None = None) -> dict[str, dict[str, list]]:
-    """How fast each kernel is over `against`; over the strongest kernel of others of the row where that is None. Bounds
-    and cells that are not ok in every process are left out."""
+def speeds(records: Sequence[Any], kernels: Sequence[str]) -> dict[str, dict[str, list]]:
+    """How fast each kernel is over the strongest kernel of others of the row. Bounds and cells that are not ok in every
+    process are left out."""
     times = verdict.series(records)
     rows: dict[str, dict[str, verdict.Series]] = {}
     for (load, kernel), found in times.items():
@@ -48,7 +48,7 @@ def speeds(records: Sequence[Any], kernels: Sequence[str], against: str | None =
     made: dict[str, dict[str, list]] = {kernel: {kind: [] for kind in KINDS} for kernel in kernels}
     for row in rows.values():
         peers = [s.median_us for k, s in row.items() if k.startswith("baseline/") and k not in registry.BOUNDS]
-        best = min(peers, default=None) if against is None else row[against].median_us if against in row else None
+        best = min(peers, default=None)
         for kernel in kernels if best else ():
             if kernel in row:
                 made[kernel][row[kernel].workload.kind].append(best / row[kernel].median_us)
@@ -87,11 +87,12 @@ def field(records: Sequence[Any], lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ours(records: Sequence[Any]) -> str:
-    """Our public calls over the strongest kernel of others of each row, and over FlashAttention 3."""
-    body = []
-    for title, against in (("strongest of the row", None), ("FlashAttention 3", verdict.FA3)):
-        for kernel, found in speeds(records, OURS, against).items():
-            body.append([f"`{kernel}`", title, "this page", *(_mean(found[kind]) for kind in KINDS)])
+    """Our public calls over the strongest kernel of others of each row."""
+    found = speeds(records, OURS).items()
+    body = [
+        [f"`{kernel}`", "strongest of the row", "this page", *(_mean(of[kind]) for kind in KINDS)]
+        for kernel, of in found
+    ]
     return table(("kernel", "over", "rows of", *KINDS), body, 3)
 
 

@@ -35,9 +35,6 @@ def test_speeds_are_over_the_strongest_of_others_on_each_row():
     auto, fa3 = found["triton/auto"], found["baseline/flash_attn3"]
     assert (auto["decode"], auto["prefill"], fa3["decode"]) == tuple(map(pytest.approx, ([2.0], [0.5], [0.8])))
     assert auto["mixed"] == auto["speculative"] == []
-    assert census.speeds(rows, ["baseline/sglang"], "baseline/flash_attn3")["baseline/sglang"][
-        "decode"
-    ] == pytest.approx([1.25])
     lone = census.speeds(rows[-1:], ["triton/auto"])  # nobody else is on the row
     assert not any(lone["triton/auto"].values())
 
