@@ -125,6 +125,8 @@ def launch(batch, features, out, config, workspace, lse) -> None:
             logit_cap=cap, sinks=features.sinks, page_size=size, uneven_batch=plan.uneven,
         )  # fmt: skip
         return
+    if window == 1:
+        raise UnsupportedFeature(NAME, "a window of the query's own key", "windows from 2 on: 0 is none")
     _extend.extend_attention_fwd_unified(
         batch.query[live], out[live], keys, values, 1.0, 1.0,
         batch.query_start_loc, plan.starts, plan.slots, plan.prefix, stats.max_query_len,

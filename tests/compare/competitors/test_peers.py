@@ -91,9 +91,10 @@ def test_a_kernel_of_decodes_refuses_prompts(peer, name):
         keeps(peer(name), "query-15-16-17")
 
 
-def test_lmdeploy_has_no_window_of_one_key(peer):
+@pytest.mark.parametrize("name", ["lmdeploy", "sglang"])
+def test_a_library_that_counts_the_keys_before_has_no_window_of_one(peer, name):
     with pytest.raises(UnsupportedFeature, match="own key"):
-        keeps(peer("lmdeploy"), "window-1")
+        keeps(peer(name), "window-1")
 
 
 def test_nothing_of_a_package_stays_behind(peer):
