@@ -8,6 +8,8 @@ exponents. In the second case the largest P exceeds 1/2, and each subnormal weig
 the same. A bf16 query over an 8-bit cache may be multiplied in fp16, which holds such a cache exactly, with P times
 2^15. u stays that of bf16, eight times fp16's, but P below 2^-39 of its reference is lost, so eta is 2^-40, doubled.
 Without that eta, a lane of V that is 0 in every heavy key would have to be right to 2^-8 of itself at 1e-13.
+A scale of V for each token is multiplied into P, since V is stored without it. A P that is flushed then costs 2^-126 of
+the stored V, at most 2^9 (`STORED`), for each key: `_lost_stored` adds this to eta_o. It counts below 1e-30 alone.
 eps: of the products. fp32 operands declared as tf32 have 10 bits.
 
 Sums of fp8 products. Hopper's tensor cores keep about 14 bits of such a sum, truncated, of 32 products at a time
@@ -65,6 +67,7 @@ FP8_SUM_ROUNDOFF = 2.0**-13  # 14 bits, truncated
 FP8_SPREAD = 4.0 * FP8_SUM_ROUNDOFF  # of the four sums of 32 lanes
 PROMOTED = 128  # most keys, or lanes, of fp8 products in one short sum
 FLUSHED = torch.finfo(torch.float32).tiny  # 2^-126: GPUs flush P, and P V, below it to 0 (random-1838 on an H200)
+STORED = 2.0**9  # the largest V of 8 bits: 448 in e4m3fn, 128 in int8
 SHIFTED = 2.0  # the reference of P over e^maximum
 HALF_ETA = 2.0**-40  # half of fp16's smallest subnormal, of P times 2^15
 EXP2_POLYNOMIAL, FAST_TANH = 2.0**-13, 2.0**-16
@@ -98,6 +101,15 @@ def _eta(probabilities: torch.dtype, batch: PagedBatch, features: Features) -> f
     half = probabilities == torch.bfloat16 and batch.query.dtype == torch.bfloat16
     quantised = batch.shape.cache_dtype.itemsize == 1 and not is_per_token(features.value_scale)
     return SHIFTED * (max(eta, HALF_ETA) if half and quantised else eta)
+
+
+def _lost_stored(batch: PagedBatch, features: Features) -> float:
+    """What P that are flushed cost of a V whose scale, one a token, is in P."""
+    return (
+        SHIFTED * FLUSHED * STORED * max(batch.seq_lens.tolist(), default=0)
+        if is_per_token(features.value_scale)
+        else 0.0
+    )
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,7 @@ class Rounding:
             u=u,
             eta=_eta(probabilities, batch, features),
             u_out=unit_roundoff(out),
-            eta_out=half_subnormal(out),
+            eta_out=half_subnormal(out) + _lost_stored(batch, features),
             u_acc=max(unit_roundoff(contract.accumulator), fp8_sums),
             eps=max(2.0**-10 if tf32 else 2.0**-24, fp8_sums),
             statistical=u >= NARROW or exp2 + tanh + u_sum > 0.0,
