@@ -12,16 +12,25 @@ from compare.studies.grade.judge import Candidate, judged, read
 
 CANDIDATES = Path(__file__).parent / "candidates"
 KEPT, CALLED = "gives the result of an earlier call", "reads how it is judged"
-# Of the candidates that are not right: the verdict, and its kind or words of its reason. More cheats and mistakes
-# are in tests/common/kit.
-EXPECTED = {
+EXPECTED = {  # of the candidates that are not right: the verdict, and its kind or words of its reason
     "cheating/calls_reference.py": ("cheat", CALLED),
+    "cheating/easier_inputs.py": ("cheat", "changes its inputs"),
     "cheating/kept_by_address.py": ("cheat", KEPT),
+    "cheating/kept_by_table.py": ("cheat", KEPT),
+    "cheating/lazy_tensor.py": ("cheat", "returns what only looks like a tensor"),
     "cheating/own_answer.py": ("cheat", "answers in the kit's place"),
     "cheating/process_behind.py": ("cheat", "leaves a process behind the call"),
+    "cheating/returns_query.py": ("cheat", "returns its input"),
+    "cheating/times_itself.py": ("wrong", "call 1: out"),
+    "cheating/tires.py": ("wrong", "call 4, the values of call 1: out"),
     "wrong/hangs.py": ("not judged", "no answer within"),
+    "wrong/ignores_block_table.py": ("wrong", "call 1: out"),
+    "wrong/ignores_window.py": ("wrong", "window"),
     "wrong/kv_head_by_modulo.py": ("wrong", "equals what "),
+    "wrong/mask_one_late.py": ("wrong", "equals what "),
+    "wrong/no_rescale.py": ("wrong", "equals what "),
     "wrong/refuses.py": ("refused", "decode only"),
+    "wrong/strides_of_k_for_v.py": ("wrong", "equals what K's strides for V would give"),
     "wrong/takes_memory.py": ("oom", ""),
     "wrong/zeros.py": ("wrong", "found 0"),
 }
@@ -116,16 +125,14 @@ def test_one_of_each_kind_by_one_case(name, verdict, kind):
 
 
 @pytest.mark.slow
-def test_every_candidate_gets_its_verdict(tmp_path, monkeypatch):
+def test_every_candidate_of_thirty_gets_its_verdict(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     out = tmp_path / "grades.jsonl"
     words = (str(CANDIDATES), "--level", "first", "--jobs", "2", "--time-limit", "20", "--out", str(out))
     assert grade.main(asked(*words)) == exits.WRONG
     lines = {line["candidate"]: line for line in map(json.loads, out.read_text().splitlines()[1:])}
     right = [name for name, line in lines.items() if line["verdict"] == "right"]
-    assert len(lines) == len(EXPECTED) + 3 and sorted(right) == sorted(
-        name for name in lines if name.startswith("right/")
-    )
+    assert len(lines) == 30 and sorted(right) == sorted(name for name in lines if name.startswith("right/"))
     for name, (verdict, words) in EXPECTED.items():
         line = lines[name]
         assert line["verdict"] == verdict and words in f"{line['kind']}: {line['reason']}", line
