@@ -66,15 +66,10 @@ class Data:
         number = {row: i for i, row in enumerate(dict.fromkeys(p.row for p in self.points))}
         self.row = np.array([number[p.row] for p in self.points])
         self.us = np.array([np.inf if p.us is None else p.us for p in self.points])
-        least = np.full(len(number), np.inf)
-        np.minimum.at(least, self.row, self.us)
-        self.loss = np.minimum(np.log(self.us / least[self.row]), CLIP)
+        self.loss = _lost(self.us, self.row)
         of = {one: i for i, one in enumerate(dict.fromkeys((p.row, p.dsl, p.kernel) for p in self.points))}
         self.kernel = np.array([of[p.row, p.dsl, p.kernel] for p in self.points])
-        least = np.full(len(of), np.inf)
-        np.minimum.at(least, self.kernel, self.us)
-        with np.errstate(invalid="ignore"):  # a kernel of which nothing was timed on a row
-            self.behind = np.nan_to_num(np.minimum(np.log(self.us / least[self.kernel]), CLIP))
+        self.behind = _lost(self.us, self.kernel)
         self.constants = constants(cost.terms(batches, configs), self.us)
         self.table = table(batches, configs, self.constants)
 
@@ -94,6 +89,14 @@ class Data:
         answers, row = net.answers(self.table[at]), self.row[at]
         count = np.maximum(np.bincount(row), 1)
         return doubted(answers, np.stack([(np.bincount(row, weights=one) / count)[row] for one in answers]))
+
+
+def _lost(us: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """log(time / least of its group), at most CLIP; 0 in a group of which nothing was timed."""
+    least = np.full(group.max() + 1, np.inf)
+    np.minimum.at(least, group, us)
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(np.minimum(np.log(us / least[group]), CLIP))
 
 
 def _without_native(points: Sequence[Point]) -> list[Point]:
@@ -337,10 +340,11 @@ def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: P
     latest = max(manifests, key=lambda manifest: manifest.get("started", ""))
     told = {"runs": len(folders), "latest": latest.get("started", "")[:10], "versions": latest.get("versions", {})}
     pages: list[list[str]] = []
-    data = Data([point for dsl in registry.DSLS for point in points(folders, dsl)])
-    if not np.isfinite(data.us).any():
+    found = [point for dsl in registry.DSLS for point in points(folders, dsl)]
+    if all(point.us is None for point in found):
         print("nothing was timed")
         return NOTHING
+    data = Data(found)
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         (net,) = data.fit([np.arange(len(data.points))], pool)

@@ -10,6 +10,7 @@ import pytest
 from common.choice.learned import read
 from common.gpus import resolve
 from compare.competitors import registry
+from compare.exits import NOTHING
 from compare.tune import learn, learned
 from compare.tune.space import DEFAULT, model, start
 from compare.workloads import Workload, parse_lens, suites
@@ -78,6 +79,12 @@ def test_a_config_of_an_older_log_teaches_and_is_none_of_a_portfolio(tmp_path):
     assert any("gone" in p.config for p in data.points)
     found = learn.portfolio(data, "triton")
     assert found["parallel_softmax"] and all("gone" not in part for part in found["parallel_softmax"])
+
+
+def test_runs_that_timed_nothing_are_said_to_teach_nothing(tmp_path, capsys):
+    refused = [line | {"status": "hopeless", "final_us": None} for line in lines(ROWS[:1])]
+    assert learn.write([folder(tmp_path / "a", refused)], ["triton/q_block"], False, None) == NOTHING
+    assert capsys.readouterr().out == "nothing was timed\n"
 
 
 def test_lines_of_another_dsl_are_left_out(tmp_path):
