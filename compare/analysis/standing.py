@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compare import stats
 from compare.analysis.verdict import Outcome, Pairs, Series, Verdict, series, shared
 from compare.competitors.registry import BOUNDS
-from compare.record.records import Record, Status, WorkloadInfo
+from compare.record.records import Record, Status
 from compare.stats import Ratio
 
 KINDS = ("decode", "speculative", "prefill", "mixed")
-SHARE, SHARES = "decode share", ("0%", "50%", "100%", "other")
+GROUPS = ("all", *KINDS)
 
 
 @dataclass(frozen=True)
@@ -41,28 +41,15 @@ class Standing:
     shared_cells: int
 
 
-def decode_share(load: WorkloadInfo) -> str:
-    """The share of sequences with one query token, as in the paper's figure 6: 0%, 50%, 100%, or other."""
-    share = load.num_decodes / load.num_seqs if load.num_seqs else 0.0
-    return {0.0: "0%", 0.5: "50%", 1.0: "100%"}.get(share, "other")
-
-
-GROUPS: dict[str, Callable[[WorkloadInfo], bool]] = (
-    {"all": lambda load: True}
-    | {kind: (lambda load, kind=kind: load.kind == kind) for kind in KINDS}
-    | {f"{SHARE} {share}": (lambda load, share=share: decode_share(load) == share) for share in SHARES}
-)
-
-
 def standings(records: Sequence[Record], found: Sequence[Verdict], pairs: Pairs) -> list[Standing]:
-    """Every kernel of the pairs over all workloads, by class and by decode share, without groups that it was not asked.
+    """Every kernel of the pairs over all workloads and by class, without groups that it was not asked.
     found: `judge(records, pairs)`."""
     made, times = [], series(records)
-    for name, belongs in GROUPS.items():
-        rows = [r for r in records if belongs(r.workload)]
+    for name in GROUPS:
+        rows = [r for r in records if name in ("all", r.workload.kind)]
         own: dict[str, list[Verdict]] = {kernel: [] for kernel, _ in pairs}
         for verdict in found:
-            if belongs(verdict.workload):
+            if name in ("all", verdict.workload.kind):
                 own[verdict.kernel].append(verdict)
         alike = _alike(own)
         asked = {r.kernel for r in rows}

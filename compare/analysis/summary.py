@@ -1,4 +1,4 @@
-"""The rows of a run as one table, and what follows from it: ratios, class means, coverage, distinct static facts."""
+"""The rows of a run as one table, and what follows from it: ratios, coverage, distinct static facts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import pandas as pd
 
 from compare.analysis import verdict
 from compare.analysis.cells import combined
-from compare.analysis.standing import KINDS
 from compare.competitors.registry import BOUNDS, KERNELS, base, in_order
 from compare.record.records import Record, Status, Timing
-from compare.stats import geomean
 
 FA3 = "baseline/flash_attn3"
-BEST = {"best Triton": "triton/", "best Helion": "helion/"}
 
 
 def family(kernel: str) -> str:
@@ -116,53 +113,6 @@ def table(records: Sequence[Record]) -> pd.DataFrame:
     of_fa3 = [speeds.get((cell.workload.id, cell.kernel)) if cell.timing else None for cell in cells]
     rows.insert(7, "speed_of_fa3", pd.to_numeric(of_fa3))
     return rows
-
-
-def with_best(rows: pd.DataFrame) -> pd.DataFrame:
-    """The timed rows, and `best Triton` and `best Helion`: the DSL's fastest kernel on each workload."""
-    timed = rows[rows.us.notna()]
-    extra = []
-    for name, prefix in BEST.items():
-        own = timed[timed.kernel.str.startswith(prefix)]
-        if not own.empty:
-            fastest = own.loc[own.groupby("workload", sort=False).us.idxmin()]
-            extra.append(fastest.assign(via=fastest.kernel, kernel=name))
-    return pd.concat([timed.assign(via=""), *extra], ignore_index=True)
-
-
-def class_means(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """For each class and kernel: geometric mean and worst of FA3's time over the kernel's, and the number of rows.
-
-    Without any FA3 time the yardstick is the best kernel of each workload. `of`: timed workloads of the class.
-    """
-    timed = with_best(rows)
-    if timed.empty:
-        return []
-    yardstick = "FA3" if timed.speed_of_fa3.notna().any() else "the best kernel"
-    speed = timed.speed_of_fa3 if yardstick == "FA3" else 1 / timed.ratio_to_best
-    timed = timed.assign(speed=speed)
-    means = []
-    for kind in KINDS:
-        of_kind = timed[timed.kind == kind]
-        for kernel, group in of_kind.groupby("kernel", sort=False):
-            values = group[group.speed.notna()]
-            if kernel == FA3 and yardstick == "FA3":
-                continue
-            worst = values.loc[values.speed.idxmin()] if len(values) else None
-            means.append(
-                {
-                    "kind": kind,
-                    "kernel": kernel,
-                    "bound": kernel in BOUNDS,
-                    "yardstick": yardstick,
-                    "rows": len(values),
-                    "of": of_kind.workload.nunique(),
-                    "geomean": geomean(values.speed) if len(values) else None,
-                    "worst": worst.speed if worst is not None else None,
-                    "worst_row": worst.workload if worst is not None else "",
-                }
-            )
-    return means
 
 
 def coverage(rows: pd.DataFrame) -> tuple[list[str], list[tuple[str, list[int]]]]:

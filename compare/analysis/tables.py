@@ -11,6 +11,7 @@ import pandas as pd
 
 from compare.analysis import summary
 from compare.analysis.markup import Made, cell
+from compare.analysis.standing import KINDS
 from compare.competitors.registry import BOUNDS
 from compare.record.records import Record
 
@@ -141,7 +142,7 @@ def classes(records: Sequence[Record], rows: pd.DataFrame) -> list[tuple[str, li
         return []
     timed = bool(rows.us.notna().any())
     found = []
-    for kind in summary.KINDS:
+    for kind in KINDS:
         workloads = []
         for label in dict.fromkeys(rows[rows.kind == kind].workload):
             mine = rows[(rows.kind == kind) & (rows.workload == label)].sort_values("us", kind="stable")
@@ -157,7 +158,8 @@ def classes(records: Sequence[Record], rows: pd.DataFrame) -> list[tuple[str, li
 FACT_COLUMNS = (
     ("kernel", False), ("function", False), ("arch", False), ("heads", False), ("dtype", False), ("features", False),
     ("cache", False), ("warps", True), ("stages", True), ("registers", True), ("AGPRs", True), ("spills", True),
-    ("scratch B", True), ("shared B", True), ("matrix", False), ("loads, bits × count", False), ("code B", True),
+    ("scratch B", True), ("shared B", True), ("programs a unit", True), ("limited by", False),
+    ("matrix work / asked for", True), ("matrix", False), ("loads, bits × count", False), ("code B", True),
     ("config", False), ("rows", False), ("sha256", False),
 )  # fmt: skip
 
@@ -167,10 +169,12 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def fact_line(fact: dict[str, Any]) -> list[Any]:
+    held, redundant = fact.get("occupancy") or {}, fact.get("matrix_redundancy")
     return [
         f"`{fact['competitor']}`", f"`{fact['kernel']}`", fact["arch"], fact["shape"], fact["dtype"], fact["features"],
         fact["cache"], fact["num_warps"], fact["num_stages"], fact["registers"],
         "" if fact["agprs"] is None else fact["agprs"], fact["spills"], fact["scratch_bytes"], fact["shared_bytes"],
+        held.get("programs", ""), held.get("limit", ""), f"{redundant:.2f}" if redundant else "",
         _counts(fact["matrix"]), _counts(fact["loads"]), fact["code_bytes"], f"`{fact['config']}`",
         ", ".join(fact["workloads"]),
         f"`{fact['sha256'][:12]}`",

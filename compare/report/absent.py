@@ -1,62 +1,32 @@
-"""The report's section on an absent GPU: what was compiled for it, executed in the model, and bounded.
-
-It has no time of a run. Estimates have their own columns, labelled so, and no measured column beside them.
-"""
+"""The report's section on an absent GPU: what executed in the model of its ISA, without a time."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from compare.analysis.runs import RunData
 from compare.analysis.tables import Table
 from compare.competitors.registry import in_order
-from compare.record.records import Evidence, Record, Status
-from compare.report.blocks import Bullets, Code, Fold, Section, Text
-
-_LOAD_BYTES = {"tma": 0}  # a descriptor's load has no width per lane
+from compare.record.records import Record, Status
+from compare.report.blocks import Code, Fold, Section, Text
 
 
 def absent(run: RunData) -> Section | None:
-    """What is known without the GPU, by which evidence; None where the GPU was here or none was asked for."""
+    """What the model executed; None where the GPU was here or none was asked for."""
     if not run.absent:
         return None
     blocks: list[Any] = [Text(f"No {run.gpu_title} took part in this run. **No figure here is a time of it.**")]
-    blocks.append(Bullets(tuple(_proofs(run))))
     if executed := _executed(run.records):
         blocks.append(Fold("Executed in the model of the ISA", (executed,), open=True))
-    if facts := _compiled(run.facts):
-        blocks.append(Fold("Compiled: what a program needs and issues", (facts,), open=True))
+    if unknown := sorted({record.reason for record in run.records if record.status is Status.NOT_EXECUTABLE}):
+        blocks.append(
+            Text(f"`not_executable`: the model lacks an instruction, no verdict on the kernel: {'; '.join(unknown)}.")
+        )
     blocks.append(Text("Who has this GPU fills the measured column with one command (docs/absent-gpus.md):"))
     blocks.append(Code(f"python -m compare.run --gpu {run.gpu} --require-gpu"))
     return Section("absent", f"{run.gpu_title} is not here", tuple(blocks))
-
-
-def _proofs(run: RunData) -> Iterator[str]:
-    having = {kind: sum(kind in record.evidence for record in run.ok) for kind in Evidence}
-    if count := having[Evidence.EXECUTED_IN_MODEL]:
-        yield (
-            f"`executed-in-model`, {count} cells: the machine code for {_arches(run)} ran on a CPU, in a functional"
-            " model of the ISA, and what it wrote passed the checker. It says nothing of time, of races between"
-            " programs, or of errata of the hardware."
-        )
-    if count := having[Evidence.INTERPRETED]:
-        yield f"`interpreted`, {count} cells: the algorithm ran on a CPU; the compiled code did not."
-    if count := having[Evidence.COMPILED]:
-        yield f"`compiled`, {count} cells: the code exists and fits; registers, spills and shared memory are exact."
-    if any(record.estimate for record in run.records):
-        yield (
-            "`bound .. estimate × spread`: a bound under the vendor's stated peaks, and a model's estimate with the"
-            " spread of measured over estimated times on the vendor's page. Not measured."
-        )
-    unknown = sorted({record.reason for record in run.records if record.status is Status.NOT_EXECUTABLE})
-    if unknown:
-        yield f"`not_executable`: the model lacks an instruction, no verdict on the kernel: {'; '.join(unknown)}."
-
-
-def _arches(run: RunData) -> str:
-    return ", ".join(sorted({fact["arch"] for fact in run.facts}))
 
 
 def _executed(records: Sequence[Record]) -> Table | None:
@@ -97,52 +67,3 @@ def _totals(of: Sequence[tuple[Record, dict[str, Any]]]) -> list[Any]:
 def _ratio(above: int, below: int, form: str) -> str:
     """Empty where nothing was counted, as in older runs."""
     return f"{above / below:{form}}" if above and below else ""
-
-
-def _compiled(facts: Sequence[dict[str, Any]]) -> Table | None:
-    """Compiled functions with matrix products, the largest head size first."""
-    columns = (
-        ("kernel", False), ("function", False), ("heads", False), ("variant", False), ("registers", True),
-        ("spills", True), ("shared KiB", True), ("programs a unit", True), ("limited by", False), ("matrix", False),
-        ("matrix work / asked for", True), ("load bytes of 128 bits", True), ("barriers, waits a pass", False),
-        ("code KiB", True), ("rows", False), ("code", False),
-    )  # fmt: skip
-    wanted = [fact for fact in facts if fact["matrix"] and fact.get("loops")]
-    ordered = sorted(wanted, key=lambda fact: (-fact["head_size"], fact["kernel"].removeprefix("_helion_")))
-    return Table(columns, [_function(fact) for fact in ordered]) if wanted else None
-
-
-def _function(fact: dict[str, Any]) -> list[Any]:
-    held, redundant = fact.get("occupancy") or {}, fact.get("matrix_redundancy")
-    loop = fact["loops"][0]
-    return [
-        f"`{fact['competitor']}`",
-        f"`{fact['kernel']}`",
-        fact["shape"],
-        variant(fact),
-        fact["registers"],
-        fact["spills"],
-        f"{fact['shared_bytes'] / 1024:.4g}",
-        held.get("programs", ""),
-        held.get("limit", ""),
-        ", ".join(loop["matrix"]),
-        f"{redundant:.2f}" if redundant else "",
-        _wide(loop["loads"]),
-        f"{loop['barriers']}, {loop['waits']}",
-        f"{fact['code_bytes'] / 1024:.1f}",
-        ", ".join(fact["workloads"]),
-        f"`{fact['sha256'][:8]}`",
-    ]
-
-
-def variant(fact: dict[str, Any]) -> str:
-    """What distinguishes two compilations of one function: dtype, features, warps and stages, config."""
-    parts = [fact["dtype"], fact["features"], f"{fact['num_warps']} warps", f"{fact['num_stages']} stages"]
-    return ", ".join(filter(None, parts)) + (f"; `{fact['config']}`" if fact["config"] else "")
-
-
-def _wide(loads: dict[str, int]) -> str:
-    """The share of the loop's loaded bytes that arrive in loads of 16 bytes."""
-    sizes = {bits: count * int(_LOAD_BYTES.get(bits, bits)) for bits, count in loads.items()}
-    total = sum(sizes.values())
-    return f"{sizes.get('128', 0) / total:.0%}" if total else "by descriptor" if loads else ""

@@ -1,4 +1,4 @@
-"""The figures of a report, as SVG: one a class, a trace's load, and for an untimed run checks and registers."""
+"""The figures of a report, as SVG: one a class, and a trace's load."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from compare.analysis.summary import FA3, KINDS
+from compare.analysis.standing import KINDS
+from compare.analysis.summary import FA3
 from compare.competitors.registry import CALLED, in_order, split
 from compare.record.records import Record
-from compare.report import features, paper
+from compare.report import paper
 from compare.report.style import WIDTH_IN, eights, legend, marks, plain_log, pyplot, save
 from compare.stats import geomean
 
@@ -114,67 +115,6 @@ def load(records: Sequence[Record], path: Path) -> Path:
     return save(figure, path)
 
 
-def checks(rows: pd.DataFrame, path: Path) -> Path:
-    """Draw the largest error over its budget by workload and kernel; the checker rejects above 1."""
-    plt = pyplot()
-    checked = rows[rows.worst_check_ratio.notna() & (rows.worst_check_ratio > 0)]
-    order = {label: at for at, label in enumerate(dict.fromkeys(checked.workload))}
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 5.0), layout="constrained")
-    _points(axes, checked, "worst_check_ratio", order, _shifts(in_order(checked.kernel)))
-    axes.axhline(1.0, color="#000000", linewidth=1.2)
-    axes.annotate("rejected above", (-0.55, 1.0), textcoords="offset points", xytext=(0, 4), fontsize=9)
-    if checked.worst_check_ratio.max() > 2:
-        plain_log(axes)
-    else:
-        axes.set_ylim(0.0, max(1.15, 1.1 * float(checked.worst_check_ratio.max())))
-    axes.set_ylabel("largest error / its budget")
-    _workload_axis(axes, order)
-    axes.set_title("How far every checked output stayed inside its error budget; nothing was timed", loc="left")
-    legend(figure, [axes])
-    return save(figure, path)
-
-
-def registers(facts: Sequence[dict[str, Any]], path: Path) -> Path:
-    """Draw registers a thread and shared memory a program of every compiled kernel; a cross marks spills."""
-    plt = pyplot()
-    places = list(dict.fromkeys(_place(fact) for fact in facts))
-    order = {place: at for at, place in enumerate(places)}
-    worst: dict[tuple[str, str], dict[str, Any]] = {}
-    for fact in facts:
-        key = (fact["competitor"], _place(fact))
-        old = worst.get(key, {"registers": 0, "shared_bytes": 0, "spills": 0})
-        worst[key] = {name: max(old[name], fact[name]) for name in old}
-    rows = pd.DataFrame(
-        [
-            {"kernel": kernel, "workload": place, **values, "shared_kib": values["shared_bytes"] / 1024}
-            for (kernel, place), values in worst.items()
-        ]
-    )
-    shifts = _shifts(in_order(rows.kernel))
-    figure, panels = plt.subplots(2, 1, figsize=(WIDTH_IN, 6.5), sharex=True, layout="constrained")
-    for axes, column, unit in zip(
-        panels, ("registers", "shared_kib"), ("registers of a thread", "shared memory, KiB"), strict=True
-    ):
-        _points(axes, rows, column, order, shifts)
-        axes.set_ylim(0, 1.08 * max(float(rows[column].max()), 1.0))
-        axes.set_ylabel(unit)
-        _workload_axis(axes, order)
-    spilled = rows[rows.spills > 0]
-    panels[0].plot(
-        [order[place] + shifts[kernel] for place, kernel in zip(spilled.workload, spilled.kernel, strict=True)],
-        list(spilled.registers),
-        linestyle="none",
-        marker="x",
-        markersize=14,
-        color="#000000",
-        label="spills" if len(spilled) else None,
-    )
-    arches = ", ".join(sorted({fact["arch"] for fact in facts}))
-    panels[0].set_title(f"Compiled for {arches}, not run: the most that any function of a kernel needs", loc="left")
-    legend(figure, [panels[0]])
-    return save(figure, path)
-
-
 def _numbered(
     name: str, groups: Sequence[Sequence[str]], folder: Path, drawn: Callable[[Sequence[str], Path], Path]
 ) -> dict[str, Path]:
@@ -183,15 +123,9 @@ def _numbered(
     return {name: drawn(of, folder / f"{name}.svg") for name, of in zip(names, groups, strict=True)}
 
 
-def _place(fact: dict[str, Any]) -> str:
-    dtype = fact["dtype"].replace("bfloat", "bf").replace("float", "fp")
-    return " ".join(filter(None, [f"head {fact['head_size']}", dtype, fact["features"]]))
-
-
 def draw(
     records: Sequence[Record],
     rows: pd.DataFrame,
-    facts: Sequence[dict[str, Any]],
     folder: Path,
     *,
     gpu: str,
@@ -202,20 +136,10 @@ def draw(
     times gets no time axis."""
     folder.mkdir(parents=True, exist_ok=True)
     made = paper.draw(suite, records, folder)
-    if suite == "features":
-        made = features.draw(records, folder)
-    for kind in () if made else KINDS:
+    for kind in () if made or suite == "features" else KINDS:
         if not rows.empty and rows[rows.kind == kind].us.notna().any():
             groups = leading(_of_class(rows, kind)[0])
             made |= _numbered(kind, groups, folder, lambda of, path, kind=kind: latency(rows, kind, path, gpu, of))
     if trace and records:
         made["load"] = load(records, folder / "load.svg")
-    if not rows.empty and not rows.us.notna().any() and (rows.worst_check_ratio > 0).any():
-        checked = eights(in_order(rows.kernel))
-        made |= _numbered("checks", checked, folder, lambda of, path: checks(rows[rows.kernel.isin(of)], path))
-    if facts and not (not rows.empty and rows.us.notna().any()):
-        compiled = eights(in_order(fact["competitor"] for fact in facts))
-        made |= _numbered(
-            "registers", compiled, folder, lambda of, path: registers([f for f in facts if f["competitor"] in of], path)
-        )
     return made

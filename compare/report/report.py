@@ -1,7 +1,6 @@
 """A run folder's report: summary.csv, figures/*.svg, report.md and report.html, from manifest.json and cells.jsonl.
 
     python -m compare report RUN                        writes them again; nothing is measured, estimated or looked up
-    python -m compare report RUN RUN... --out FILE      one page about several runs, of one GPU or of several
     python -m compare report RUN... --print means --unit triton/auto --kernels helion/auto     speeds, a mean a class
     python -m compare report RUN... --print features    what each feature costs beside its plain row
 
@@ -16,7 +15,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,17 +30,13 @@ from compare.report import features, figures, glance, render, verdicts
 from compare.report.sections import build
 from compare.workloads.suites import PLAIN
 
-HELP = "write the report of a run again, one page about several runs, or print a table (--print)"
+HELP = "write the report of a run again, or print a table over runs (--print)"
 
-__all__ = ["DifferentContracts", "NotARun", "main", "page", "write"]
+__all__ = ["DifferentContracts", "NotARun", "main", "write"]
 
 
 class DifferentContracts(ValueError):
     """Runs whose times were taken by different rules; the message names two of them and both contracts."""
-
-
-class NoFolder(ValueError):
-    """The page's folder does not exist; the message names it."""
 
 
 def write(run_dir: Path) -> Path:
@@ -64,24 +58,11 @@ def write(run_dir: Path) -> Path:
     return report
 
 
-def page(run_dirs: Sequence[Path], out: Path) -> Path:
-    """Write one page on several runs, whose folders stay unchanged. Raises NotARun, DifferentContracts, NoFolder,
-    CannotWrite."""
-    if not out.resolve().parent.is_dir():
-        raise NoFolder(f"--out: found {out} in no folder, allowed a file in one that is there")
-    runs = [part for folder in run_dirs for part in merge.tables(read(folder))]
-    _ensure_one_contract(runs)
-    with tempfile.TemporaryDirectory() as scratch:
-        drawn = [_drawn(run, Path(scratch) / str(number)) for number, run in enumerate(runs)]
-        return put(out, render.page(drawn, [build(run) for run in drawn]))
-
-
 def _drawn(run: RunData, folder: Path) -> RunData:
     """Draw the run's figures into the folder."""
     drawn = figures.draw(
         run.records,
         run.rows,
-        run.facts,
         folder,
         gpu=run.gpu_title,
         trace=bool(run.manifest.get("trace")),
@@ -112,7 +93,6 @@ def _write_csv(path: Path, runs: Sequence[RunData], note: str) -> None:
 
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that run or merge wrote")
-    new.add_argument("--out", type=Path, metavar="FILE", help="the page about several runs (default report.html)")
     new.add_argument("--print", choices=("means", "features"), help="print a table over the runs, and write nothing")
     new.add_argument("--unit", metavar="KERNEL", help="of --print means: whose time is divided by the others'")
     new.add_argument("--kernels", metavar="GLOBS", help="of --print means: only these, comma-separated")
@@ -142,7 +122,8 @@ def _lonely(asked: argparse.Namespace) -> str:
         return "--print: found means alone, allowed with --unit KERNEL"
     if asked.print != "means" and (asked.unit or asked.kernels):
         return f"--{'unit' if asked.unit else 'kernels'}: found alone, allowed with --print means"
-    return "--out: found beside --print, which writes nothing" if asked.print and asked.out else ""
+    several = len(asked.runs) > 1 and not asked.print
+    return f"RUN: found {len(asked.runs)}, allowed one, several with --print, or `merge`" if several else ""
 
 
 def main(asked: argparse.Namespace) -> int:
@@ -153,11 +134,8 @@ def main(asked: argparse.Namespace) -> int:
     try:
         if asked.print:
             return _printed(asked)
-        if len(asked.runs) == 1 and asked.out is None:
-            print(write(asked.runs[0]))
-        else:
-            print(page(asked.runs, asked.out or Path("report.html")))
-    except (NotARun, NoFolder, DifferentContracts, Incomparable, OSError) as error:
+        print(write(asked.runs[0]))
+    except (NotARun, DifferentContracts, Incomparable, OSError) as error:
         say(error)
         return USAGE
     return OK

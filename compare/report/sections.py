@@ -71,35 +71,6 @@ def _weaker(records: Sequence[Record]) -> str:
     return f"Declared a weaker precision than the default, and were judged by it: {told}." if told else ""
 
 
-def means(run: RunData) -> Section | None:
-    """Geometric means and worst rows against FA3, class by class."""
-    found = summary.class_means(run.rows) if not run.rows.empty else []
-    if not found:
-        return None
-    unit = found[0]["yardstick"]
-    words = (
-        f"Geometric mean over the rows of a class of the time of {unit} divided by the kernel's: above 1 is faster than"
-        f" {unit}. `best Triton` and `best Helion` take the fastest kernel of the folder row by row; no single kernel"
-        " has that figure."
-    )
-    columns = (
-        ("class", False), ("kernel", False), ("geometric mean", True), ("rows", True), ("worst", True),
-        ("worst row", False),
-    )  # fmt: skip
-    body = [
-        [
-            m["kind"],
-            m["kernel"] + " (bound)" * m["bound"],
-            tables.times(m["geomean"]),
-            f"{m['rows']} of {m['of']}",
-            tables.times(m["worst"]),
-            m["worst_row"],
-        ]
-        for m in found
-    ]
-    return Section("classes", "Class by class", (Text(words), Table(columns, body)))
-
-
 def paper(run: RunData) -> Section | None:
     """The paper's figures, where the suite is one of them."""
     names = [name for name in report_paper.CAPTIONS if name in run.figures]
@@ -112,11 +83,13 @@ def paper(run: RunData) -> Section | None:
 
 def features(run: RunData) -> Section | None:
     """What each feature costs, where the suite is about that."""
-    if report_features.NAME not in run.figures:
-        return None
-    words = "A window or a chunk leaves keys out, and a smaller cache is fewer bytes: those may cost less than nothing."
-    picture = Picture(report_features.NAME, report_features.CAPTION)
-    return Section("features", "What features cost", (picture, Text(words)))
+    found = report_features.costs([run]) if run.suite == "features" else {}
+    words = (
+        "Time over that of the plain row, the same kernel. A window or a chunk leaves keys out, and a smaller cache is"
+    )
+    words += " fewer bytes: those may cost less than nothing."
+    table = report_features.table(found)
+    return Section("features", "What features cost", (Text(words), table)) if found else None
 
 
 def load(run: RunData) -> Section | None:
@@ -149,9 +122,7 @@ def checker(run: RunData) -> Section | None:
         "Largest error as a part of its budget, over all cells of a kernel, page sets and value sets; above 1 a cell is"
         " rejected."
     )
-    blocks: list = [Text(words), table]
-    blocks += pictures("checks", run.figures, "Largest error over its budget, per workload and kernel")
-    return Section("checker", "What the checker saw", tuple(blocks))
+    return Section("checker", "What the checker saw", (Text(words), table))
 
 
 def facts(run: RunData) -> Section | None:
@@ -159,9 +130,8 @@ def facts(run: RunData) -> Section | None:
     if not run.facts or run.timed:
         return None
     arches = ", ".join(sorted({fact["arch"] for fact in run.facts}))
-    blocks: list = [Text(f"Read from the code that was compiled for {arches}. {_spills(run)}")]
-    blocks += pictures("registers", run.figures, "Registers and shared memory per kernel")
-    return Section("facts", "Static facts", (*blocks, Fold("Every compiled function", (tables.fact_table(run.facts),))))
+    words = Text(f"Read from the code that was compiled for {arches}. {_spills(run)}")
+    return Section("facts", "Static facts", (words, Fold("Every compiled function", (tables.fact_table(run.facts),))))
 
 
 def _spills(run: RunData) -> str:
@@ -209,7 +179,7 @@ def reading(run: RunData) -> Section:
 
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    glance.section, glance.elsewhere, coverage, absent, seats.section, verdicts.sections, means, paper, features, load,
+    glance.section, glance.elsewhere, coverage, absent, seats.section, verdicts.sections, paper, features, load,
     workloads, checker, facts, failures, others, reading,
 )  # fmt: skip
 

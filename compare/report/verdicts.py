@@ -12,7 +12,7 @@ import pandas as pd
 
 from compare.analysis import tables, verdict
 from compare.analysis.runs import RunData
-from compare.analysis.standing import SHARE, Standing, standings
+from compare.analysis.standing import Standing, standings
 from compare.analysis.tables import Table
 from compare.analysis.verdict import Outcome, Verdict
 from compare.competitors.registry import BOUNDS
@@ -85,12 +85,10 @@ def _bases(judged: Sequence[Verdict]) -> str:
 
 
 def _tables(made: Sequence[Standing]) -> tuple[Text | Table, ...]:
-    """Tables over all rows, by class, and by decode share."""
-    words = "By class, and by decode share: the part of the sequences with one query token. In brackets the numbers of"
-    words += " rows that are faster/same/ambiguous/slower."
-    by_share = [s for s in made if s.group.startswith(SHARE)]
-    by_class = [s for s in made if s.group != "all" and s not in by_share]
-    return _whole([s for s in made if s.group == "all"]), Text(words), _split(by_class), _split(by_share)
+    """Tables over all rows and by class."""
+    words = "By class. In brackets the numbers of rows that are faster/same/ambiguous/slower."
+    every = [s for s in made if s.group == "all"]
+    return _whole(every), Text(words), _split([s for s in made if s.group != "all"])
 
 
 def _whole(standing: Sequence[Standing]) -> Table:

@@ -14,7 +14,7 @@ import diptych_check
 from common import gpus
 from compare import __main__ as command_line
 from compare import exits
-from compare.analysis import summary
+from compare.analysis.standing import KINDS
 from compare.competitors import registry
 from compare.fleet.asked import Asked
 from compare.plan import selection, situation
@@ -235,7 +235,7 @@ def test_what_is_included_of_a_run_is_what_a_report_has():
     of_runs = [a for a in asked if a["path"].startswith("docs/results/")]
     assert of_runs
     assert not [a["name"] for a in of_runs if a["path"].endswith("report.md") and a["name"] not in headings]
-    drawn = {*summary.KINDS, *paper.CAPTIONS, "waves"}
+    drawn = {*KINDS, *paper.CAPTIONS, "waves"}
     assert not [a["path"] for a in of_runs if a["path"].endswith(".svg") and Path(a["path"]).stem not in drawn]
 
 

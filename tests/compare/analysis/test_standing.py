@@ -1,4 +1,4 @@
-"""A mean over a suite stands beside what failed, split by class and by decode share."""
+"""A mean over a suite stands beside what failed, split by class."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import pytest
 from compare.analysis import standing, verdict
 from compare.analysis.verdict import Outcome
 from compare.record.contract import UNIT as FA3
-from sampled_run import DECODE, LOADS, MIXED, PREFILL, SPEC, rows
+from sampled_run import DECODE, LOADS, PREFILL, rows
 
 PAIR = {"triton/q_block": 1.0, FA3: 1.0}
 
@@ -43,11 +43,10 @@ def test_means_of_the_shared_cells_can_be_compared_with_each_other():
     assert (naive.compared, naive.shared_cells) == (4, 3) and naive.shared == pytest.approx(0.25, rel=0.01)
 
 
-def test_it_is_split_by_class_and_by_decode_share():
+def test_it_is_split_by_class():
     assert of("decode").speed.ratio == pytest.approx(2.0, rel=0.01)
-    assert of("decode share 50%").compared == 1 and of("decode share 100%").cells == 1
-    assert of("decode share 0%").compared == 1 and dict(of("decode share 0%").missing) == {"crash": 1}
-    assert [standing.decode_share(load) for load in (DECODE, PREFILL, MIXED, SPEC)] == ["100%", "0%", "50%", "0%"]
+    assert of("mixed").compared == 1 and of("speculative").cells == 1
+    assert of("speculative").compared == 0 and dict(of("speculative").missing) == {"crash": 1}
 
 
 def test_a_row_that_the_unit_lost_is_named_as_such():

@@ -6,9 +6,6 @@ import pytest
 
 import synthetic_run
 from compare.__main__ import main as diptych
-from compare.analysis import summary
-from compare.analysis.runs import read
-from compare.analysis.standing import KINDS
 from compare.pages import figures, overview, quoted
 from compare.pages.quoted import Figure, filled, unmarked
 
@@ -44,19 +41,6 @@ def test_a_number_in_two_values_is_found(page, table):
         said = found[0].removesuffix("<!--/-->")
         planted = text[: found.start()] + said + "9<!--/-->" + text[found.end() :]
         assert filled(planted, table) == text
-
-
-def test_a_report_has_the_means_that_the_table_has(table):
-    """Its rows and class means are of paired rounds, as verdicts are: of medians alone the two were 1% apart."""
-    asked = tomllib.loads(quoted.ASKED.read_text(encoding="utf-8"))
-    group = asked["group"]["peers"]
-    means = summary.class_means(read(quoted.ROOT / asked["results"] / group["runs"][-1]).rows)
-    found = {(one["kind"], one["kernel"]): one for one in means}
-    for short, kernel in group["kernels"].items():
-        for kind in KINDS:
-            of_table, of_report = table[f"peers.{kind}.{short}"], found[kind, kernel]
-            assert of_report["geomean"] == pytest.approx(of_table.value, rel=1e-4), (kind, kernel)
-            assert (of_report["rows"], of_report["worst_row"]) == (of_table.rows, of_table.worst_row)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -8,7 +8,6 @@ import pytest
 
 import synthetic_figures
 import synthetic_run
-from compare.__main__ import main as diptych
 from compare.analysis.runs import read
 from compare.analysis.verdict import FA3
 from compare.competitors.registry import OWN
@@ -44,38 +43,11 @@ def test_the_page_needs_no_other_file_and_no_network(folders):
         assert "@import" not in page and not re.search(r"url\((?!#)", page)
 
 
-@pytest.fixture(scope="module")
-def both(folders, tmp_path_factory):
-    """One page about two GPUs, of which one was absent, by the command line."""
-    out = tmp_path_factory.mktemp("both") / "both.html"
-    assert diptych(["report", str(folders["fig9"]), str(folders["absent"]), "--out", str(out)]) == 0
-    return out.read_text()
-
-
 def test_what_was_not_timed_says_so_in_a_band_before_anything_else(folders):
     page = text(folders["absent"])
     main = page.split("<main", 1)[1].partition(">")[2]
     assert re.match(r'\s*<article id="r0">\s*<p class="band untimed">mi300 is not here: compiled and checked', main)
     assert 'class="band timed"' not in page and "µs" not in plain(main.split('id="r0-reading"')[0])
-
-
-def test_one_page_for_two_gpus_has_the_band_of_the_absent_one_above_all(both):
-    main = both.split("<main", 1)[1].partition(">")[2]
-    first = plain(main.split("</p>", 1)[0])
-    assert first.strip() == "AMD Instinct MI300X: mi300 is not here: compiled and checked, not timed"
-    assert "NVIDIA H200 SXM 141 GB" in plain(main) and main.count("<article") == 2
-
-
-def test_runs_of_several_contracts_are_refused_by_name(tmp_path, capsys):
-    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
-    for name, contract in (("old", "graph-cold-interleaved/1"), ("new", "graph-cold-interleaved/2")):
-        records = [synthetic_run.timed(load, "triton/naive", 20.0)]
-        synthetic_run.write(tmp_path / name, records, timing_contract=contract)
-    assert diptych(["report", str(tmp_path / "old"), str(tmp_path / "new"), "--out", str(tmp_path / "x.html")]) == 2
-    said = capsys.readouterr().err
-    for part in ("/old", "/new", "graph-cold-interleaved/1", "graph-cold-interleaved/2"):
-        assert part in said
-    assert not (tmp_path / "x.html").exists()
 
 
 def test_every_failure_has_its_log_and_its_command(tmp_path):

@@ -9,7 +9,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 import synthetic_run
-from compare.analysis import summary
 from compare.competitors import registry
 from compare.record.records import Status
 from compare.record.store import read_records
@@ -54,7 +53,7 @@ def test_a_contract_weaker_than_the_default_is_named(tmp_path):
 
 def test_an_untimed_run_has_no_time_anywhere(absent):
     assert "µs" not in _text(absent).split("## How to read")[0]
-    assert sorted(path.name for path in (absent / "figures").iterdir()) == ["checks.svg", "glance.svg", "registers.svg"]
+    assert sorted(path.name for path in (absent / "figures").iterdir()) == ["glance.svg"]
     rows = pd.read_csv(absent / "summary.csv", comment="#")
     assert rows[["us", "gbps", "ratio_to_best"]].isna().all(axis=None)
 
@@ -73,26 +72,6 @@ def test_a_bound_is_never_the_best(timed):
     rows = pd.read_csv(timed / "summary.csv").set_index(["workload", "kernel"])
     assert rows.loc[("q1s512", "baseline/sdpa_dense")].ratio_to_best == pytest.approx(0.8 / 0.9, rel=1e-4)
     assert rows.loc[("q1s512", "triton/parallel_softmax")].ratio_to_best == 1.0
-
-
-def test_class_means_are_geometric_and_counted(timed):
-    rows = summary.table(read_records(timed / "cells.jsonl"))
-    means = {(m["kind"], m["kernel"]): m for m in summary.class_means(rows)}
-    decode = means[("decode", "best Triton")]
-    assert decode["geomean"] == pytest.approx((1.0 * 1.02 * 1.04) ** (-1 / 3) / 0.9)
-    assert (decode["rows"], decode["of"], decode["worst_row"]) == (3, 3, "128q1s8k~")
-    assert ("decode", summary.FA3) not in means
-    assert ("mixed", "baseline/sdpa_dense") not in means, "its only row crashed"
-
-
-def test_without_fa3_the_best_kernel_is_the_yardstick(tmp_path):
-    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
-    records = [
-        synthetic_run.timed(load, kernel, us) for kernel, us in (("triton/q_block", 8.0), ("triton/naive", 16.0))
-    ]
-    means = {m["kernel"]: m for m in summary.class_means(summary.table(records))}
-    assert means["triton/naive"]["geomean"] == pytest.approx(0.5)
-    assert "best kernel" in report.write(synthetic_run.write(tmp_path, records)).read_text()
 
 
 def test_a_failure_keeps_its_log_and_its_command(timed):
