@@ -32,6 +32,8 @@ VERBS = {
     "doctor": "compare.run.doctor",
     "grade": "compare.studies.grade.grade",
     "census": "compare.pages.census",
+    "history": "compare.pages.history",
+    "bisect": "compare.studies.bisect",
     "fleet": "compare.fleet.fleet",
     "study": "compare.studies",
     "pages": "compare.pages",

@@ -19,6 +19,7 @@ NAMED = {
     "features": "compare.pages.features",
     "reports": "compare.pages.reports",
     "census": "compare.pages.census",
+    "history": "compare.pages.history",
 }
 
 

@@ -7,8 +7,8 @@
 
 Marks are comments, so nobody sees them in a rendered page; none may begin a line, for there markdown ends a paragraph.
 `filled` writes what stands between them; `unmarked` finds a figure that somebody typed. Figures of a day that is over,
-as of what was tried, stand between `<!-- dated: WHAT -->` and `<!-- end dated -->`: they are no result, and nothing
-updates them.
+as of what was tried, stand between `<!-- dated: WHAT -->` and `<!-- end dated -->`: they are no result of today, and
+nothing here updates them.
 """
 
 from __future__ import annotations
