@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.gpus import Gpu, resolve
-from compare.fleet.cluster import Cluster, Lost, Node, RemoteSeat
+from common.gpus import Gpu
+from compare.fleet.cluster import Cluster, Lost, RemoteSeat
 from compare.fleet.seat import code
 
 PRETEND = "DIPTYCH_FLEET_PRETEND"  # environment variable: believe the nodes' GPU labels and only check and compile
@@ -35,13 +35,6 @@ def pretending() -> bool:
     return bool(os.environ.get(PRETEND))
 
 
-def kinds(asked: str | None) -> list[str] | None:
-    """Names of the GPU table for `h200,mi300`; None for all GPUs of the cluster. Raises UnknownGpu."""
-    if asked in (None, "auto"):
-        return None
-    return list(dict.fromkeys(resolve(name.strip()).name for name in asked.split(",")))
-
-
 def gpus(
     cluster: Cluster, asked: Sequence[str] | None, tell: Callable[[str], None], *, pretended: bool = False
 ) -> Muster:
@@ -59,9 +52,9 @@ def gpus(
     return found
 
 
-def cores(cluster: Cluster, most: int, tell: Callable[[str], None], *, but: Sequence[Node] = ()) -> list[RemoteSeat]:
-    """At most `most` seats on CPU cores, spread evenly over the nodes. but: nodes that are timing."""
-    free = rooms(cluster, but)
+def cores(cluster: Cluster, most: int, tell: Callable[[str], None]) -> list[RemoteSeat]:
+    """At most `most` seats on CPU cores, spread evenly over the nodes."""
+    free = {node.id: node for node in cluster.nodes() if node.fits}
     counts = dict.fromkeys(free, 0)
     for _ in range(min(most, sum(node.fits for node in free.values()))):
         room = [name for name, node in free.items() if counts[name] < node.fits]
@@ -71,12 +64,6 @@ def cores(cluster: Cluster, most: int, tell: Callable[[str], None], *, but: Sequ
     for name, why in found.unfit:
         tell(f"{name} is left out: {why}")
     return seats
-
-
-def rooms(cluster: Cluster, but: Sequence[Node] = ()) -> dict[str, Node]:
-    """Nodes with free cores, by id."""
-    timing = {node.id for node in but}
-    return {node.id: node for node in cluster.nodes() if node.fits and node.id not in timing}
 
 
 def _begun(seats: Sequence[RemoteSeat], found: Muster) -> list[RemoteSeat]:

@@ -1,4 +1,4 @@
-"""`run` with --fleet: one plan and folder for each kind of GPU, rows dealt to its seats, and one report.
+"""`run` with --fleet: one plan and folder for a kind of GPU, whose rows are dealt to its seats, and one report.
 
 A seat does what a run on one machine does. This process plans, writes rows as they arrive, and uses no GPU.
 """
@@ -9,27 +9,23 @@ import contextlib
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from common import gpus
-from compare.analysis import merge, runs, seats
-from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, ending
+from compare.analysis import seats
+from compare.exits import NO_GPU, NOTHING, OK, ending
 from compare.fleet import muster, shares
 from compare.fleet.asked import Asked, Command
-from compare.fleet.cluster import Cluster, Lost, Node, NoFleet, RemoteSeat
-from compare.fleet.drive import Drive, Found
+from compare.fleet.cluster import Cluster, Lost, NoFleet, RemoteSeat
+from compare.fleet.drive import Drive
 from compare.fleet.muster import Mixed, Muster
 from compare.fleet.shares import Share
-from compare.plan import resume
 from compare.plan.job import Cell, Job
 from compare.plan.plan import Plan
 from compare.plan.selection import selection
 from compare.plan.situation import Situation
-from compare.process.pool import Jobs, Pool, in_order
-from compare.record import folder as run_folder
 from compare.record.records import Record
 from compare.record.store import Store, load
 from compare.run import command, progress
@@ -82,30 +78,8 @@ class SeatedRows:
         self._stack.close()
 
 
-@dataclass
-class Part:
-    """One kind of GPU: its run, its seats, and the Drive that deals its shares."""
-
-    run: Run
-    seats: list[RemoteSeat]
-    drive: Drive
-    rows: Counter[str] = field(default_factory=Counter)  # rows received from each seat
-
-    @property
-    def kind(self) -> str:
-        return self.run.plan.situation.name
-
-    def end(self) -> None:
-        """Begin nothing more; end the actors and their processes."""
-        self.drive.stop()
-        for seat in self.seats:
-            seat.close() if self.drive.left == 0 else seat.end()
-        for seat in self.seats:
-            seat.end()
-
-
 def main(asked: Command) -> int:
-    """Run `run --fleet`; returns the worst exit code over the kinds of GPU."""
+    """Run `run --fleet`; returns its exit code."""
     over = Asked.of(asked.words)
     execute = functools.partial(_execute, over=over, given=asked.words)
     return ending(lambda: command.main(over.words, execute), (NoFleet, Mixed))
@@ -116,29 +90,29 @@ def _execute(options: Options, *, over: Asked, given: tuple[str, ...]) -> int:
     if options.where.device is not None:
         raise GrammarError(f"--device: found {options.where.device} beside --fleet, allowed without it")
     options = replace(options, given=given)
-    asked = muster.kinds(options.where.gpu)
+    asked = None if options.where.gpu in (None, "auto") else [gpus.resolve(options.where.gpu).name]
     tell = _quiet if options.shown.quiet else _tell
     with Cluster(over.address, _outside(options)) as cluster:
         pretended = muster.pretending()
         found = muster.gpus(cluster, asked, tell, pretended=pretended)
-        for kind, seats in found.of.items():
-            if not over.mixed:
-                muster.ensure_alike(kind, seats)
-        kinds = asked if asked is not None else [*found.of] or [None]
-        if options.where.require_gpu and (lacking := [kind or "a GPU" for kind in kinds if kind not in found.of]):
-            print(f"--require-gpu: {', '.join(lacking)} is not in the fleet, nothing was run", file=sys.stderr)
+        if len(found.of) > 1:
+            raise GrammarError(f"--gpu: found a fleet of {', '.join(found.of)}, allowed --gpu with one of them")
+        kind = next(iter(found.of), asked[0] if asked else None)
+        ours = found.of.get(kind, [])
+        if ours and not over.mixed:
+            muster.ensure_alike(kind, ours)
+        if options.where.require_gpu and not ours:
+            print(f"--require-gpu: {kind or 'a GPU'} is not in the fleet, nothing was run", file=sys.stderr)
             return NO_GPU
-        plans = {kind: _plan(options, kind, found, pretended) for kind in kinds}
-        for plan in plans.values():
-            print(plan.situation.line, flush=True)
+        plan = _plan(options, kind, found, pretended)
+        print(plan.situation.line, flush=True)
         if options.shown.list:
-            for plan in plans.values():
-                print("\n".join(command.listing(plan)))
+            print("\n".join(command.listing(plan)))
             return OK
-        if not any(plan.cells for plan in plans.values()):
+        if not plan.cells:
             print("nothing selected", file=sys.stderr)
             return NOTHING
-        return Fleet(options, cluster, found, plans, tell).execute()
+        return Fleet(options, plan, ours or muster.cores(cluster, len(plan.jobs), tell), found.unfit, tell).execute()
 
 
 def _outside(options: Options) -> list[str]:
@@ -177,137 +151,99 @@ def _plan(options: Options, kind: str | None, found: Muster, pretended: bool) ->
 
 
 class Fleet:
-    """A run over several kinds of GPU: starts seats, deals shares, keeps rows."""
+    """A run over seats: opens the work on them, deals shares, keeps rows. unfit: (seat, reason) of those left out."""
 
     def __init__(
-        self, options: Options, cluster: Cluster, found: Muster, plans: dict[str | None, Plan], tell: Any
+        self, options: Options, plan: Plan, seats: Sequence[RemoteSeat], unfit: Sequence[tuple[str, str]], tell: Any
     ) -> None:
-        self.options, self.cluster, self.found, self.plans, self.tell = options, cluster, found, plans, tell
-        self.folder = self._folder()
-        self.parts: list[Part] = []
+        self.options, self.plan, self.unfit, self.tell = replace(options, where=plan.where), plan, unfit, tell
+        plans = [replace(plan, software=seat.facts["software"]) for seat in seats]
+        accepted = [other.fingerprints for other in plans[1:]]
+        self.run = Run(plans[0] if plans else plan, self.options, accepted)
+        self.rows: Counter[str] = Counter()  # received from each seat
+        self.seats = self._opened(seats, plans)
+        repeat = plan.situation.measure and len(self.seats) > 1
+        self.drive = Drive(self.seats, self._shares(seats), tell, repeat)
 
-    def _folder(self) -> Path | None:
-        """The parent of the kinds' folders; None for one kind, whose folder is an ordinary run."""
-        if len(self.plans) == 1:
-            return None
-        named = self.options.resume or self.options.out
-        if self.options.resume == "" and not named:
-            raise resume.CannotResume("resume: found several GPUs and no folder, allowed --resume DIR")
-        if self.options.resume and not Path(named).is_dir():
-            raise resume.absent(Path(named))
-        folder = Path(named) if named else run_folder.make(None, "fleet")
-        run_folder.ensure_writable(folder)
-        return folder
-
-    def _run(self, kind: str | None, plan: Plan, accepted: Sequence[Mapping[str, str]]) -> Run:
-        """The run of one kind in its own folder."""
-        options = replace(self.options, where=plan.where)
-        if self.folder is not None:
-            named = str(self.folder / (kind or CPU))
-            options = replace(options, out=named, resume=None if options.resume is None else "")
-        return Run(plan, options, accepted)
-
-    def execute(self) -> int:
-        """Time all present kinds in parallel, with absent kinds on idle nodes' cores; then the other absent kinds."""
-        timed = {kind: plan for kind, plan in self.plans.items() if kind in self.found.of}
-        absent = {kind: plan for kind, plan in self.plans.items() if kind not in self.found.of}
-        busy = [seat.node for seats in self.found.of.values() for seat in seats]
-        free = [node for node in self.cluster.nodes() if node.id not in {node.id for node in busy} and node.cores]
-        later = [{kind: plan} for kind, plan in absent.items()]  # one at a time: each uses all cores
-        groups = [timed | (later.pop(0) if free and later else {}), *later] if timed else later
-        codes = []
-        for group in groups:
-            codes.append(self._at_once(group, busy if set(group) & set(timed) else ()))
-            if codes[-1] == INTERRUPTED:
-                break
-        if self.folder is not None:
-            self._merge()
-        return max(codes)
-
-    def _at_once(self, plans: Mapping[str | None, Plan], busy: Sequence[Node]) -> int:
-        parts = [self._part(kind, plan, busy) for kind, plan in plans.items()]
-        self.parts += parts
-        shown, total, whole = self.options.shown, sum(part.run.left for part in parts), False
-        with (
-            contextlib.ExitStack() as stack,
-            progress.Bars(total, quiet=shown.quiet) as show,
-            contextlib.suppress(KeyboardInterrupt),
-        ):
-            for part in parts:
-                stack.callback(part.end)
-                for seat in part.seats:
-                    show.seat(seat.name, part.run.plan.records // len(part.seats))
-            kept = {part.kind: stack.enter_context(part.run.keeping()) for part in parts}
-            timed = [part for part in parts if part.drive.repeat]
-            again = {part.kind: stack.enter_context(Store(part.run.folder / REPEATS)) for part in timed}
-            for part, found in _together(parts):
-                record = Record.from_json(found.what)
-                if found.share is None:
-                    again[part.kind].append(record)
-                    continue
-                kept[part.kind](record)
-                part.rows[found.seat] += 1
-                show.finished(record)
-            whole = True
-        return max(self._concluded(part, whole) for part in parts)
-
-    def _part(self, kind: str | None, plan: Plan, busy: Sequence[Node]) -> Part:
-        """Start a kind's run: open the work on its seats and cut its rows into shares."""
-        ours = self.found.of.get(kind, []) or muster.cores(self.cluster, len(plan.jobs), self.tell, but=busy)
-        plans = [replace(plan, software=seat.facts["software"]) for seat in ours]
-        run = self._run(kind, plans[0] if plans else plan, [other.fingerprints for other in plans[1:]])
-        left = [number for number, job in enumerate(plan.jobs) if not _is_done(run, job)]
+    def _shares(self, seats: Sequence[RemoteSeat]) -> list[Share]:
+        """The rows that are left, the longest first."""
+        plan = self.plan
+        left = [number for number, job in enumerate(plan.jobs) if not _is_done(self.run, job)]
         rows = [left[at] for at in shares.longest_first([_floor_us(plan, number) for number in left])]
-        most = CHUNK_CELLS if kind in self.found.of else 1
-        dealt = shares.cut([len(plan.jobs[number].cells) for number in rows], len(ours), most)
-        dealt = [Share(tuple(rows[at] for at in share.rows)) for share in dealt]
+        most = CHUNK_CELLS if all(seat.timed for seat in seats) else 1
+        dealt = shares.cut([len(plan.jobs[number].cells) for number in rows], len(seats), most)
+        return [Share(tuple(rows[at] for at in share.rows)) for share in dealt]
+
+    def _opened(self, seats: Sequence[RemoteSeat], plans: Sequence[Plan]) -> list[RemoteSeat]:
         begun = []
-        for seat, own in zip(ours, plans, strict=True):
+        for seat, own in zip(seats, plans, strict=True):
             try:
-                seat.open(SeatedRows(own, run.options, run.run_id), plan.where.timeout_s + SLACK_S)
+                seat.open(SeatedRows(own, self.run.options, self.run.run_id), own.where.timeout_s + SLACK_S)
                 begun.append(seat)
             except Lost as lost:
                 self.tell(f"{seat.name} is left out: {lost}")
-        return Part(run, begun, Drive(begun, dealt, self.tell, plan.situation.measure and len(begun) > 1))
+        return begun
 
-    def _concluded(self, part: Part, whole: bool) -> int:
+    def execute(self) -> int:
+        """Deal every share, keep what comes, and return the exit code."""
+        run, whole = self.run, False
+        with (
+            contextlib.ExitStack() as stack,
+            progress.Bars(run.left, quiet=self.options.shown.quiet) as show,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
+            stack.callback(self._end)
+            for seat in self.seats:
+                show.seat(seat.name, run.plan.records // len(self.seats))
+            keep = stack.enter_context(run.keeping())
+            again = stack.enter_context(Store(run.folder / REPEATS)) if self.drive.repeat else None
+            for found in self.drive.results():
+                record = Record.from_json(found.what)
+                if found.share is None:
+                    again.append(record)
+                    continue
+                keep(record)
+                self.rows[found.seat] += 1
+                show.finished(record)
+            whole = True
+        return self._concluded(whole)
+
+    def _end(self) -> None:
+        """Begin nothing more; end the actors and their processes."""
+        self.drive.stop()
+        for seat in self.seats:
+            seat.close() if self.drive.left == 0 else seat.end()
+        for seat in self.seats:
+            seat.end()
+
+    def _concluded(self, whole: bool) -> int:
         """Move rows of lost shares aside, write the report, and return the exit code."""
-        run, drive = part.run, part.drive
+        run, drive = self.run, self.drive
         run.settle()
         run.whole = whole
-        run.manifest["fleet"] = self._told(part)
+        run.manifest["fleet"] = self._told()
         code = run.conclude()
         if whole and drive.left:
             gone = f"{drive.left} of {len(drive.shares)} shares were not done"
-            self.tell(f"{part.kind}: {gone}; --resume {run.folder} goes on")
+            self.tell(f"{self.plan.situation.name}: {gone}; --resume {run.folder} goes on")
             return max(code, NO_GPU)
         return code
 
-    def _told(self, part: Part) -> dict[str, Any]:
+    def _told(self) -> dict[str, Any]:
         """The manifest's entry `fleet`: each seat with its rows, versions and noise, and what was lost."""
-        folder, noise = part.run.folder, {}
+        folder, noise = self.run.folder, {}
         if (folder / REPEATS).exists():
             noise = seats.noise(load(folder / "cells.jsonl").records, load(folder / REPEATS).records)
         told = {
             seat.name: {
                 "address": seat.facts.get("address", ""),
-                "rows": part.rows[seat.name],
+                "rows": self.rows[seat.name],
                 "versions": seat.facts["software"],
                 "noise": noise.get(seat.name),
             }
-            for seat in part.seats
+            for seat in self.seats
         }
-        return {"seats": told, "losses": part.drive.losses, "unfit": dict(self.found.unfit)}
-
-    def _merge(self) -> None:
-        """Write one folder with the rows of all kinds, and its report."""
-        from compare.report import report
-
-        folder = self.folder / "merged"
-        (folder / "cells.jsonl").unlink(missing_ok=True)  # from before a --resume
-        done = [part.run.folder for part in self.parts if (part.run.folder / "cells.jsonl").stat().st_size]
-        if len(done) > 1:
-            print(report.write(merge.merge([runs.read(one) for one in done], folder)))
+        return {"seats": told, "losses": self.drive.losses, "unfit": dict(self.unfit)}
 
 
 def _floor_us(plan: Plan, number: int) -> float:
@@ -318,12 +254,3 @@ def _floor_us(plan: Plan, number: int) -> float:
 
 def _is_done(run: Run, job: Job) -> bool:
     return all((cell.id, p) in run.rows.done for cell in job.cells for p in range(run.plan.contract.processes))
-
-
-def _together(parts: Sequence[Part]) -> Iterator[tuple[Part, Found]]:
-    """Yield the results of all parts as they arrive."""
-
-    def lane(part: Part) -> Callable[[Any], Iterator[tuple[Part, Found]]]:
-        return lambda _: ((part, found) for found in part.drive.results())
-
-    yield from Pool(map(lane, parts), Jobs(of=in_order)).results()

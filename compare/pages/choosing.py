@@ -74,61 +74,13 @@ class Committed:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-# The first table of docs/choosing-a-dsl.md: what compiling and the host cost in each DSL.
-#
-# Each figure belongs to a row of a later block, with its command; here both DSLs stand side by side.
-
-
 COMMAND = "study costs --gpu {} --out DIR` at commit `6090ccfd"
 DSLS = registry.DSLS
-_Rows = Sequence[dict[str, Any]]
 
 
 def of_dsl(rows: Iterable[dict[str, Any]], dsl: str) -> list[dict[str, Any]]:
     """The rows of one DSL, which they name themselves, in their kernel or as their arm."""
     return [row for row in rows if dsl in (row.get("dsl"), row.get("arm"), row.get("kernel", "").split("/")[0])]
-
-
-def _median(state: str, stage: str) -> Callable[[_Rows], str]:
-    def say(rows: _Rows) -> str:
-        found = [row[f"{stage}_cpu_s"] for row in rows if row["state"] == state]
-        return f"{statistics.median(found):.2f}" if found else ""
-
-    return say
-
-
-def _range(name: str, form: str) -> Callable[[_Rows], str]:
-    """A column's least and greatest value, without rows that lack it."""
-
-    def say(rows: _Rows) -> str:
-        found = sorted(row[name] for row in rows if row.get(name) is not None)
-        both = [form.format(value) for value in found[:1] + found[-1:]]
-        return " to ".join(dict.fromkeys(both))
-
-    return say
-
-
-# (part of `study costs`, words with fields that all its rows share, a function from the rows of one DSL to
-# text).
-_LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
-    ("compile", "compiling: import, seconds of a core", _median("cold", "import")),
-    ("compile", "compiling: first call, nothing cached", _median("cold", "first")),
-    ("compile", "compiling: first call of a later process", _median("warm", "first")),
-    ("compile", "compiling: one more dtype in it", _median("warm", "next")),
-    ("host", "host: the DSL's own launch, µs", _range("launch", "{:.0f}")),
-    ("host", "host: the public call, µs", _range("call", "{:.1f}")),
-    ("host", "host: a graph, µs", _range("graph", "{:.1f}")),
-)
-
-
-def beside(had: Committed) -> str:
-    """What compiling and the host cost in each DSL; unmeasured parts have no line."""
-    of = {"compile": had.cost("compile"), "host": had.hosts}
-    body = []
-    for part, words, shown in _LINES:
-        if rows := of[part]:
-            body.append([words.format(**rows[0]), *(shown(of_dsl(rows, dsl)) for dsl in DSLS)])
-    return table(["", "Triton", "Helion"], body) if body else missing(COMMAND.format(had.results.name))
 
 
 # The blocks of docs/choosing-a-dsl.md as markdown, each a function of one GPU's committed results. Every block names
@@ -246,7 +198,7 @@ def source_pairs() -> list[dict[str, Any]]:
 
 
 BLOCKS: dict[str, Callable[[Committed], str]] = {
-    "costs": beside, "speed": speed, "host": host, "compile": compiling, "size": sizes,
+    "speed": speed, "host": host, "compile": compiling, "size": sizes,
 }  # fmt: skip
 
 

@@ -1,12 +1,12 @@
 """Size and shape of each kernel's source: tokens, logical lines, cyclomatic number, escapes, questions of the platform.
 
-    python -m compare study sizes [--kernels 'triton/*,helion/*'] [--json]
+    python -m compare study sizes [--kernels 'triton/*,helion/*']
 
 Counted is what `launch` and `workspace` reach inside the kernel's own DSL folder, function by function, and nothing is
 imported for it. Device code is every kernel and every helper that a kernel calls; host code is the rest. `space`,
 Config classes, imports and constants are not counted, nor what both DSLs share (`common`).
-A source is normalised first: no comments, docstrings or annotations (but `constexpr`, which changes the code), local
-names by the order of their appearance, one layout. So longer names and other line breaks cost nothing.
+A source is normalised first: no comments, docstrings or annotations (but `constexpr`, which changes the code), one
+layout. A name is one token however long it is.
 Two kernels are compared where their capability rows are equal (compare.studies.capability), else the reason stands in
 the row. Exit codes: 0; 2 usage; 5 nothing selected.
 """
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import ast
 import io
-import json
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -62,10 +61,7 @@ class Source:
 
 
 class _Plain(ast.NodeTransformer):
-    """Removes what does not run, and numbers local names."""
-
-    def __init__(self, names: dict[str, str]) -> None:
-        self.names = names
+    """Removes what does not run."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
@@ -75,7 +71,6 @@ class _Plain(ast.NodeTransformer):
     def visit_arg(self, node: ast.arg) -> ast.AST:
         if node.annotation is not None and "constexpr" not in ast.unparse(node.annotation):
             node.annotation = None
-        node.arg = self.names.get(node.arg, node.arg)
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
@@ -85,32 +80,16 @@ class _Plain(ast.NodeTransformer):
             return None
         return ast.copy_location(ast.Assign([self.visit(node.target)], self.visit(node.value)), node)
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        node.id = self.names.get(node.id, node.id)
-        return node
-
 
 def _is_text(statement: ast.stmt) -> bool:
     constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     return constant and isinstance(statement.value.value, str)
 
 
-def _locals(function: ast.FunctionDef) -> dict[str, str]:
-    """The arguments and assigned names of a function, numbered in order of appearance."""
-    found: dict[str, None] = {}
-    for node in ast.walk(function):
-        if isinstance(node, ast.arg):
-            found.setdefault(node.arg)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.setdefault(node.id)
-    return {name: f"v{number}" for number, name in enumerate(found)}
-
-
 @cache
 def normalised(function: ast.FunctionDef) -> str:
     """The function in one layout, with only what runs."""
-    copy = ast.parse(ast.unparse(function)).body[0]
-    plain = _Plain(_locals(copy)).visit(copy)
+    plain = _Plain().visit(ast.parse(ast.unparse(function)).body[0])
     return ast.unparse(ast.fix_missing_locations(plain))
 
 
@@ -275,7 +254,6 @@ def pairs(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernels", default="triton/*,helion/*", help="comma-separated ids or globs (default all)")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line in place of the table")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -286,9 +264,6 @@ def main(arguments: argparse.Namespace) -> int:
         say(error)
         return USAGE
     for row in rows(chosen):
-        if arguments.json:
-            print(json.dumps(row))
-        else:
-            sizes = " ".join(f"{k}={v}" for k, v in row.items() if k not in ("kernel", "escapes"))
-            print(f"{row['kernel']:26} {sizes} escapes: {', '.join(row['escapes']) or 'none'}")
+        sizes = " ".join(f"{k}={v}" for k, v in row.items() if k not in ("kernel", "escapes"))
+        print(f"{row['kernel']:26} {sizes} escapes: {', '.join(row['escapes']) or 'none'}")
     return OK if chosen else NOTHING

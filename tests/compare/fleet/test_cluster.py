@@ -66,23 +66,35 @@ def test_a_node_dies_in_the_middle_and_every_cell_is_there_once(nodes, capsys):
         (victim,) = [node for node in nodes.workers if f".{node.node_id[:6]}:" in row.seat]
         nodes.remove_node(victim, allow_graceful=False)
 
-    killer = when_there_is_a_row(Path("run/h200/cells.jsonl"), kill)
-    code = diptych.main(["run", *ROWS, "--gpu", "h200,mi300", "--fleet", nodes.address, "--out", "run", "-q"])
+    killer = when_there_is_a_row(Path("run/cells.jsonl"), kill)
+    code = diptych.main(["run", *ROWS, "--gpu", "h200", "--fleet", nodes.address, "--out", "run", "-q"])
     killer.join()
     assert code == 0, capsys.readouterr()
-    for kind in ("h200", "mi300"):
-        rows = read_records(Path("run") / kind / "cells.jsonl")
-        assert len(rows) == len(by_cell(rows)) == 6
-        assert {row.status for row in rows if row.kernel == "triton/naive"} == {"ok"}
-        assert all(row.timing is None and row.gpu is None for row in rows), "a GPU that is none gives no time"
-    rows = read_records(Path("run/h200/cells.jsonl"))
+    rows = read_records(Path("run/cells.jsonl"))
+    assert len(rows) == len(by_cell(rows)) == 6
+    assert {row.status for row in rows if row.kernel == "triton/naive"} == {"ok"}
+    assert all(row.timing is None and row.gpu is None for row in rows), "a GPU that is none gives no time"
     seats = defaultdict(set)
     for row in rows:
         seats[row.workload.label].add(row.seat)
     assert all(len(found) == 1 for found in seats.values()), "the kernels of a row stay together"
-    told = json.loads(Path("run/h200/manifest.json").read_text())["fleet"]
+    told = json.loads(Path("run/manifest.json").read_text())["fleet"]
     assert len(told["seats"]) == 2 and len(told["losses"]) == 1
-    assert "h200 x 2" in Path("run/merged/report.md").read_text()
+    assert "h200 x 2" in Path("run/report.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_kind_that_is_not_there_is_checked_on_cores(nodes):
+    rows = [*ROWS[:-1], "triton/naive"]
+    assert diptych.main(["run", *rows, "--gpu", "mi300", "--fleet", nodes.address, "--out", "run", "-q"]) == 0
+    assert {(row.status, row.timing) for row in read_records(Path("run/cells.jsonl"))} == {("ok", None)}
+
+
+@pytest.mark.slow
+def test_a_fleet_of_two_kinds_asks_which(nodes, capsys):
+    nodes.add_node(num_cpus=1, num_gpus=1, resources={"accelerator_type:H100": 1}, **STORE)
+    assert diptych.main(["run", *ROWS, "--fleet", nodes.address, "--out", "run", "-q"]) == 2
+    assert "found a fleet of" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -137,11 +149,3 @@ def test_local_is_equal_cell_for_cell_to_a_plain_run_and_a_killed_driver_goes_on
     assert diptych.main(["run", *ROWS, "--fleet", "local", "--resume", "fleet", "-q"]) == 0
     rows = load(path).records
     assert len(rows) == len(latest(rows)) == 6 and path.read_bytes().startswith(b"".join(lines[:2]))
-
-
-@pytest.mark.slow
-def test_a_study_runs_on_a_seat_of_each_kind_and_its_files_come_back(nodes, capsys):
-    words = ["engine", "--render", "--gpu", "h200", "--out", "out/engine", "--fleet", nodes.address]
-    assert diptych.main(["study", *words]) == 0, capsys.readouterr()
-    assert "h200: " in capsys.readouterr().out
-    assert "inside vLLM" in Path("out/h200/engine/engine.md").read_text()

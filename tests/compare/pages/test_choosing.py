@@ -45,7 +45,7 @@ def test_the_ratios_are_those_of_the_rows(results):
 @pytest.mark.slow
 def test_the_first_block_keeps_the_names_of_the_runs(results):
     page = choosing.render(EMPTY, results, ("peers",))
-    assert page.startswith("<!-- evidence: costs peers -->\n")
+    assert page.startswith("<!-- evidence: speed peers -->\n")
     assert choosing.render(page, results) == page
 
 
@@ -58,23 +58,10 @@ def test_costs_stand_in_the_page_with_what_ran_them(tmp_path):
     assert "a CPU, 2 cores" in said and "| triton, cold | 1.50 | 1.50 | 1.50 | 1 |" in said
 
 
-def test_both_dsls_costs_stand_side_by_side(tmp_path):
-    """A part that nobody measured has no line; a DSL that a part lacks has an empty cell."""
-    stages = {"import_cpu_s": 0.25, "first_cpu_s": 3.0, "next_cpu_s": 2.0, "status": "ok", "cost": "compile"}
-    rows = [
-        stages | {"kernel": f"triton/{name}", "state": "cold", "first_cpu_s": s} for name, s in (("a", 3), ("b", 5))
-    ]
-    (tmp_path / "costs").mkdir()
-    (tmp_path / "costs" / "costs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    said = choosing.beside(Committed(tmp_path, ())).splitlines()
-    assert "| compiling: first call, nothing cached | 4.00 |  |" in said
-    assert not [line for line in said if "host" in line or "specialisations" in line]
-
-
 def test_a_broken_run_is_a_usage_error(results, tmp_path, monkeypatch, capsys):
     (results / "peers" / "manifest.json").write_text("[]")
     page = tmp_path / "page.md"
-    page.write_text(EMPTY.replace("costs -->", "costs peers -->", 1))
+    page.write_text(EMPTY.replace("speed -->", "speed peers -->", 1))
     monkeypatch.setattr(choosing, "PAGE", page)
     monkeypatch.setattr(choosing, "RESULTS", results)
     assert diptych(["pages", "choosing"]) == 2

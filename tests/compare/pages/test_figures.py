@@ -7,7 +7,8 @@ import pytest
 import synthetic_run
 from compare.__main__ import main as diptych
 from compare.pages import figures, overview, quoted
-from compare.pages.quoted import Figure, filled, unmarked
+from compare.pages.quoted import Figure, filled
+from tests.compare.pages.typed import unmarked
 
 OF_OTHERS = {"paper.md"}  # it quotes what the authors of the paper measured
 PAGES = [page for page in quoted.pages() if page.name not in OF_OTHERS]

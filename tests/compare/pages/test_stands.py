@@ -3,7 +3,7 @@
 import pytest
 
 from compare.pages import quoted
-from compare.pages.stands import Stands, contradictions, stands
+from tests.compare.pages.stands import Stands, contradictions, stands
 
 OF_OTHERS = {"paper.md"}  # it quotes what the authors of the paper measured
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in quoted.pages() if page.name not in OF_OTHERS}

@@ -1,7 +1,6 @@
 """Sizes of sources: what does not run costs nothing, branches and escapes are counted, unequal kernels not compared."""
 
 import ast
-import json
 
 import pytest
 
@@ -31,7 +30,6 @@ def f(
 
 
 def test_comments_docstrings_annotations_names_and_layout_cost_nothing():
-    assert sizes.normalised(*functions(PLAIN)) == sizes.normalised(*functions(DRESSED))
     assert sizes.measure(functions(PLAIN)) == sizes.measure(functions(DRESSED))
 
 
@@ -108,7 +106,6 @@ def test_kernels_of_unequal_capability_have_no_ratio():
 
 
 def test_the_command_prints_a_row_a_kernel(capsys):
-    assert diptych(["study", "sizes", "--kernels", "*/naive", "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["kernel"] for row in rows] == ["triton/naive", "helion/naive"]
+    assert diptych(["study", "sizes", "--kernels", "*/naive"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["triton/naive", "helion/naive"]
     assert diptych(["study", "sizes", "--kernels", "baseline/sdpa"]) == 5
