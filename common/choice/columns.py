@@ -21,6 +21,7 @@ DSLS = ("triton", "helion")
 NEUTRAL = {"block_m": 128, "tile_size": 64, "num_warps": 4, "num_stages": 2, "num_segments": 1, "registers": 0}
 GATHERS = ("key", "run", "page", "flat", "2idx")
 REGISTERS = 65536
+BLOCK_BYTES = 1024  # of shared memory that a program takes beside its own
 MOST_REGISTERS, MOST_PROGRAMS = 255, 16  # of a thread; of an SM, beyond which none more hides latency
 FEW_KEYS, OF_SHARE = 1600, 2.5  # what a slot may walk alone, and of a unit's share
 OF_SHORT_MMA = 0.6  # of a unit's peak: products of under 64 rows pass their operands through registers
@@ -41,7 +42,20 @@ class Launch(NamedTuple):
     products_us: np.ndarray
     instructions: np.ndarray
     filled: np.ndarray
-    stages: np.ndarray
+
+
+class Undivided(NamedTuple):
+    """Both launches of a candidate before segments divide it: [2, ...], of long and of short queries. mean, most: tiles
+    of a program; others as of Launch."""
+
+    seqs: np.ndarray
+    programs: np.ndarray
+    mean: np.ndarray
+    most: np.ndarray
+    held: np.ndarray
+    products_us: np.ndarray
+    instructions: np.ndarray
+    filled: np.ndarray
 
 
 def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
@@ -79,15 +93,32 @@ def configs(of: Sequence[tuple[str, Mapping[str, Any]]], dsl: str) -> Columns:
     return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
 
 
-def launches(b: Columns, c: Columns) -> tuple[Launch, Launch]:
-    """The launches of long and of short queries. b, c: of batches and candidates that broadcast."""
-    kernel, mean_keys = c["kernel"], b["all_keys"] / b["seqs"]
-    prompt = np.where(b["prompts"] > 0, (b["tokens"] - b["shorts"]) / np.maximum(b["prompts"], 1), 0.0)
-    query = np.where(b["prompts"] > 0, 1.0, b["tokens"] / b["seqs"])
+def launches(b: Columns, c: Columns, undivided: Undivided | None = None) -> tuple[Launch, Launch]:
+    """The launches of long and of short queries. b, c: of batches and candidates that broadcast. undivided: of them,
+    where it is known."""
+    kernel = c["kernel"]
     cut_long = np.where((kernel == 0) | (kernel == 2), 1.0, c["long_num_segments"])  # q_block, adjustable_tile: whole
     cut_short = np.where(kernel == 0, 1.0, c["short_num_segments"])
-    long = _launch(b, c, "long_", b["prompts"], prompt, np.maximum(mean_keys, prompt), cut_long)
-    return long, _launch(b, c, "short_", b["shorts"], query, mean_keys, cut_short)
+    both = _dealt(b, undivided or whole(b, c), _both(cut_long, cut_short))
+    return Launch(*(one[0] for one in both)), Launch(*(one[1] for one in both))
+
+
+def whole(b: Columns, c: Columns) -> Undivided:
+    """What a candidate's launches are with one segment a sequence: of long, then of short queries."""
+    mean_keys, prompts = b["all_keys"] / b["seqs"], b["prompts"] > 0
+    prompt = np.where(prompts, (b["tokens"] - b["shorts"]) / np.maximum(b["prompts"], 1), 0.0)
+    query = np.where(prompts, 1.0, b["tokens"] / b["seqs"])
+    of = {name: _both(c["long_" + name], c["short_" + name]) for name in NEUTRAL if name != "num_segments"}
+    of["dense"] = _both(is_dense(c, "long_"), is_dense(c, "short_"))
+    keys = _both(np.maximum(mean_keys, prompt), mean_keys)
+    return _undivided(b, of, _both(b["prompts"], b["shorts"]), _both(prompt, query), keys)
+
+
+def _both(long: np.ndarray, short: np.ndarray) -> np.ndarray:
+    """[2, ...] of two arrays that broadcast: the launches of long and of short queries are counted at once."""
+    made = np.empty((2, *np.broadcast_shapes(long.shape, short.shape)), dtype=np.result_type(long, short))
+    made[0], made[1] = long, short
+    return made
 
 
 def alone(b: Columns, c: Columns, launched: tuple[Launch, Launch]) -> np.ndarray:
@@ -106,46 +137,63 @@ def is_padded(b: Columns, c: Columns) -> np.ndarray:
     return (rows > most) & (c["kernel"] != KERNELS.index("native.sm90_prefill"))
 
 
-def _launch(
-    b: Columns, c: Columns, part: str, seqs: np.ndarray, query: np.ndarray, keys: np.ndarray, segments: np.ndarray
-) -> Launch:
-    """Programs of `seqs` sequences of `query` tokens over `keys` keys on the mean, and their deal to the slots: list
-    scheduling (Graham 1969), whole waves of equal programs, half of one more where they differ."""
-    tile, warps, stages = (c[part + name] for name in ("tile_size", "num_warps", "num_stages"))
-    rows = np.maximum(c[part + "block_m"], 2 ** np.ceil(np.log2(b["ratio"])))
+def _undivided(b: Columns, c: Columns, seqs: np.ndarray, query: np.ndarray, keys: np.ndarray) -> Undivided:
+    """Programs of `seqs` sequences of `query` tokens over `keys` keys on the mean. All but b: [2, ...]."""
+    tile, stages, dense, threads = c["tile_size"], c["num_stages"], c["dense"], c["num_warps"] * b["warp"]
+    rows = np.maximum(c["block_m"], 2 ** np.ceil(np.log2(b["ratio"])))
     tokens = np.maximum(np.floor(rows / b["ratio"]), 1)
-    most = np.ceil(np.maximum(b["keys"], 1) / tile)
-    mean = np.ceil(np.maximum(keys - np.maximum(query - tokens, 0) / 2, 1) / tile)
-    segments = np.minimum(segments, most)
-    programs = seqs * np.ceil(np.maximum(query, 1) / tokens) * b["kv_heads"] * segments
-    mean, most = np.ceil(mean / segments), np.ceil(most / segments)
+    values = np.where(dense, part_lanes(rows, tile, threads, b["value_lanes"]), b["value_lanes"])
+    kv_bytes = tile * (b["lanes"] + values) * np.where(dense, b["bytes"], b["cache_bytes"])
+    flops = 2 * rows * tile * (b["lanes"] + values)
+    return Undivided(
+        seqs=seqs,
+        programs=seqs * np.ceil(np.maximum(query, 1) / tokens) * b["kv_heads"] * (b["value_lanes"] / values),
+        mean=np.ceil(np.maximum(keys - np.maximum(query - tokens, 0) / 2, 1) / tile),
+        most=np.ceil(np.maximum(b["keys"], 1) / tile),
+        held=_held(b, rows, tile, threads, stages, values, kv_bytes, dense, c["registers"]),
+        products_us=flops / (b["peak"] * np.where(rows >= WARP_GROUP_ROWS, 1.0, OF_SHORT_MMA)),
+        instructions=60 + 7 * rows * tile / threads + kv_bytes / 4 / threads + 2 * rows * values / threads,
+        filled=in_registers(rows, tile, threads, b["lanes"], values, b["cache_bytes"]),
+    )
 
-    threads = warps * b["warp"]
-    values = np.where(is_dense(c, part), part_lanes(rows, tile, threads, b["value_lanes"]), b["value_lanes"])
-    programs = programs * b["value_lanes"] / values
-    filled = in_registers(rows, tile, threads, b["lanes"], values, b["cache_bytes"])
-    registers = np.minimum(40 + (rows * (values + tile) + tile * b["head"] / 2) / threads, MOST_REGISTERS)
-    kv_bytes = tile * (b["lanes"] + values) * b["cache_bytes"]
-    shared = kv_bytes * np.maximum(stages - 1, 1) + rows * b["lanes"] * b["bytes"]
-    by_registers, by_shared = REGISTERS // (registers * threads), (b["shared"] + 1024) // shared
-    held = np.clip(np.minimum(by_registers, by_shared), 1, MOST_PROGRAMS)
-    slots = held * b["units"]
+
+def _dealt(b: Columns, of: Undivided, segments: np.ndarray) -> Launch:
+    """Programs of so many segments, and their deal to the slots: list scheduling (Graham 1969), whole waves of equal
+    programs, half of one more where they differ."""
+    segments = np.minimum(segments, of.most)
+    programs, mean, most = of.programs * segments, np.ceil(of.mean / segments), np.ceil(of.most / segments)
+    slots = of.held * b["units"]
     waves = np.ceil(programs / slots)
     span = np.where(programs <= slots, most, np.minimum(waves * most, programs * mean / slots + most / 2))
-
-    flops = 2 * rows * tile * (b["lanes"] + values)
     return Launch(
         programs=programs,
         tiles=programs * mean,
-        span=np.where(seqs > 0, span, 0.0),
+        span=np.where(of.seqs > 0, span, 0.0),
         waves=waves,
-        held=held,
-        together=np.clip(np.ceil(programs / b["units"]), 1, held),
-        products_us=flops / (b["peak"] * np.where(rows >= WARP_GROUP_ROWS, 1.0, OF_SHORT_MMA)),
-        instructions=60 + 7 * rows * tile / threads + kv_bytes / 4 / threads + 2 * rows * values / threads,
-        filled=filled,
-        stages=stages,
+        held=of.held,
+        together=np.clip(np.ceil(programs / b["units"]), 1, of.held),
+        products_us=of.products_us,
+        instructions=of.instructions,
+        filled=of.filled,
     )
+
+
+def _held(
+    b: Columns, rows: Any, tile: Any, threads: Any, stages: Any, values: Any, kv_bytes: Any, dense: Any, asked: Any
+) -> np.ndarray:
+    """Programs that an SM holds at once, as the compiled launches of committed runs have registers and shared memory.
+    asked: registers that a config names, 0 for none.
+
+    Products of WARP_GROUP_ROWS read K and V where loads put them, one tile behind; of fewer rows, and of pointers, a
+    tile passes through registers. A load behind a page id takes two of the stages. Blocks of contiguous keys take one.
+    """
+    operands = np.where(dense, 0.0, tile * b["lanes"])
+    registers = np.minimum(20 + (rows * (1.3 * values + 2 * tile) + operands) / threads, MOST_REGISTERS)
+    registers = np.where(asked > 0, asked, registers)
+    by_pages = np.where(stages > 1, stages // 2 + (rows >= WARP_GROUP_ROWS), 0.5)
+    shared = kv_bytes * np.where(dense, stages, by_pages) + rows * b["lanes"] * b["bytes"]
+    found = np.minimum(REGISTERS // (registers * threads), (b["shared"] + BLOCK_BYTES) // (shared + BLOCK_BYTES))
+    return np.clip(found, 1, MOST_PROGRAMS)
 
 
 def moved_us(b: Columns, c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

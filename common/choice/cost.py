@@ -13,6 +13,7 @@ from common.choice.columns import Columns, Launch, launches, moved_us
 # us: a call; K, V, queries and outputs at HBM's peak; of the slot that ends last products at the matrix units' peak,
 # tiles and starts of programs; partial results, written and merged; the copy out of the pages
 TERMS = ("launch", "bytes", "matrix", "tiles", "waves", "merge", "copy")
+BYTES, TILES = TERMS.index("bytes"), slice(TERMS.index("matrix"), TERMS.index("waves"))
 
 
 def terms(b: Columns, c: Columns, launched: tuple[Launch, Launch] | None = None) -> np.ndarray:
@@ -31,7 +32,7 @@ def terms(b: Columns, c: Columns, launched: tuple[Launch, Launch] | None = None)
 def parted(constants: np.ndarray, found: np.ndarray) -> np.ndarray:
     """[..., term]: microseconds. Bytes and tiles overlap: of the shorter nothing is left."""
     us = found * constants
-    of_bytes, of_tiles = us[..., 1], us[..., 2] + us[..., 3]
-    us[..., 1] = np.where(of_bytes >= of_tiles, of_bytes, 0.0)
-    us[..., 2:4] = np.where((of_bytes < of_tiles)[..., None], us[..., 2:4], 0.0)
+    of_bytes, of_tiles = us[..., BYTES], us[..., TILES].sum(axis=-1)
+    us[..., BYTES] = np.where(of_bytes >= of_tiles, of_bytes, 0.0)
+    us[..., TILES] *= (of_bytes < of_tiles)[..., None]
     return us

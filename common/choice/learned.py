@@ -122,12 +122,13 @@ class Learned:
         """
         stats = coarse(stats)
         ((rows, segments, lost, decode, level),) = self._ranked(shape, [stats], gpu, kernels)
-        once = {(rows[i], segments[i]): i for i in range(len(rows))}  # two shares may be one number of segments
-        found = [self._candidate(rows[i], segments[i], lost[i], decode) for i in sorted(once.values())]
-        found += [one for one in self._owned(shape, [stats], [decode], [level], gpu, own) if one]
-        kinds = [(one.kernel, one.config.get("prefill", one.config).get("block_m")) for one in found]
-        order = apart(kinds, np.array([one.loss for one in found]))
-        return [found[i] for i in order[:count]]
+        once = sorted({(rows[i], segments[i]): i for i in range(len(rows))}.values())  # two shares may be one number
+        owned = [one for one in self._owned(shape, [stats], [decode], [level], gpu, own) if one]
+        kinds = [(kernel, part.get("block_m")) for kernel, part in (self.portfolio.rows[rows[i]] for i in once)]
+        kinds += [(one.kernel, one.config.get("prefill", one.config).get("block_m")) for one in owned]
+        order = apart(kinds, np.array([*lost[once], *(one.loss for one in owned)]))[:count]
+        found = [(once[i], None) if i < len(once) else (0, owned[i - len(once)]) for i in order]
+        return [one or self._candidate(rows[i], segments[i], lost[i], decode) for i, one in found]
 
     def best(
         self,
@@ -195,20 +196,24 @@ class Learned:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """row [candidate], segments and losses [batch, candidate], and levels [batch, member]."""
         batch = columns.batches([(shape, stats, gpu) for stats in many])
-        rows, segments, made = self.portfolio.candidates(batch, kernels, decode)
+        rows, segments, made, undivided = self.portfolio.candidates(batch, kernels, decode)
         wide = {name: value[:, None] for name, value in batch.items()}
         if not len(rows):
             return rows, segments, np.zeros((len(many), 0)), np.zeros((len(many), len(self.net.members)))
-        lost, level = self._lost(wide, made)
+        lost, level = self._lost(wide, made, undivided=undivided)
         return rows, segments, lost, level[..., 0].T
 
     def _lost(
-        self, batch: columns.Columns, made: columns.Columns, level: np.ndarray | None = None
+        self,
+        batch: columns.Columns,
+        made: columns.Columns,
+        level: np.ndarray | None = None,
+        undivided: columns.Undivided | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """What the net says [batch, candidate] or [batch], rounded: configs that the columns do not tell apart lose the
         same, in any batch; and the level of the candidates, unless given. What leaves a long program alone or
         multiplies padding comes behind all that does not."""
-        launched = columns.launches(batch, made)
+        launched = columns.launches(batch, made, undivided)
         wasteful = columns.alone(batch, made, launched) | columns.is_padded(batch, made)
         told = self.net.answers(table(batch, made, self.constants, launched)).reshape(-1, *wasteful.shape)
         level = told.mean(axis=-1, keepdims=True) if level is None else level
@@ -217,17 +222,16 @@ class Learned:
     def _short(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu
     ) -> tuple[list[dict[str, Any]], columns.Columns]:
-        """What serves the short queries beside prompts, and its columns [batch]: the best for them alone, without a
-        reduction of segments where no decode is expected."""
-        of, alone = self.portfolio, [_decodes(stats) for stats in many]
-        rows, segments, lost, _ = self._losses(shape, alone, gpu, {SHORT}, None)
-        if len(rows):
-            best = lost.argmin(axis=1)
-            cut = [segments[n, i] if many[n].num_decodes else 1 for n, i in enumerate(best)]
-            configs = [of.config(rows[i], most, None) for i, most in zip(best, cut, strict=True)]
-        else:
-            some = next(part for kernel, part in of.rows if kernel == SHORT)
-            configs = [fitted_part(some | {CUT: 1}, shape, gpu)] * len(many)
+        """What serves the short queries beside prompts, and its columns [batch]: the best for them alone; where no
+        decode is expected, what fits, without a reduction of segments."""
+        of, at = self.portfolio, [n for n, stats in enumerate(many) if stats.num_decodes]
+        some = next(part for kernel, part in of.rows if kernel == SHORT)
+        configs = [fitted_part(some | {CUT: 1}, shape, gpu)] * len(many)
+        if at:
+            rows, segments, lost, _ = self._losses(shape, [_decodes(many[n]) for n in at], gpu, {SHORT}, None)
+            for n, cut, one in zip(at, segments, lost, strict=True) if len(rows) else ():
+                best = one.argmin()
+                configs[n] = of.config(rows[best], cut[best], None)
         made = columns.configs([(SHORT, config) for config in configs], self.dsl)
         return configs, {name: value for name, value in made.items() if name.startswith("short_")}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,17 @@ class Net:
     def answers(self, table: np.ndarray) -> np.ndarray:
         """[member, row] of a table [row, column]."""
         x = np.clip((table - self.mean) / self.scale, -LIMIT, LIMIT).astype(np.float32)
-        return np.stack([_forward(x, layers) for layers in self.members])
+        for weights, biases in self._layers[:-1]:
+            x = x @ weights + biases
+            x /= 1 + np.exp(-np.maximum(x, -80))
+        weights, biases = self._layers[-1]
+        return (x @ weights + biases)[..., 0]
+
+    @cached_property
+    def _layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Weights [member, inputs, outputs] and biases [member, 1, outputs] of each layer: one product for all."""
+        layers = zip(*self.members, strict=True)
+        return [(np.stack([w for w, _ in of]), np.stack([biases for _, biases in of])[:, None]) for of in layers]
 
     def plain(self) -> dict[str, Any]:
         """As the JSON of a file, to five significant digits."""
@@ -56,14 +67,6 @@ def doubted(answers: np.ndarray, level: np.ndarray) -> np.ndarray:
     """What candidates lose: the mean of the members [member, ...], and more where they disagree. level [member, ...]:
     what each says of all candidates of the batch on average, in which members differ without a meaning."""
     return answers.mean(axis=0) + DOUBT * (answers - level).std(axis=0)
-
-
-def _forward(x: np.ndarray, layers: tuple[tuple[np.ndarray, np.ndarray], ...]) -> np.ndarray:
-    for weights, biases in layers[:-1]:
-        x = x @ weights + biases
-        x = x / (1 + np.exp(-np.maximum(x, -80)))
-    weights, biases = layers[-1]
-    return (x @ weights + biases)[:, 0]
 
 
 def _layers(plain: Any, columns: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:

@@ -38,8 +38,9 @@ class Portfolio:
 
     def candidates(
         self, batch: columns.Columns, kernels: Collection[str] | None, decode: columns.Columns | None
-    ) -> tuple[np.ndarray, np.ndarray, columns.Columns]:
-        """(row [candidate], segments [batch, candidate], columns that broadcast to the same) of what fits.
+    ) -> tuple[np.ndarray, np.ndarray, columns.Columns, columns.Undivided]:
+        """(row [candidate], segments [batch, candidate], columns that broadcast to the same, and what columns.whole has
+        of them) of what fits.
 
         batch: of one shape and GPU. kernels: None for all. decode: columns [batch] of what serves short queries beside
         prompts; None where there are none: then kernels with a launch apart for them have no candidate.
@@ -52,13 +53,12 @@ class Portfolio:
         if decode is not None:
             of |= {name: np.where(whole, of[name], value[:, None]) for name, value in decode.items()}
         wide = {name: value[:, None] for name, value in batch.items()}
-        long, short = columns.launches(wide, of)
-        programs = long.programs + np.where(whole, short.programs, 0.0)
-        most = np.minimum(np.ceil(wide["keys"] / of["long_tile_size"]), legal.MOST_SEGMENTS)
-        fill = long.held * wide["units"] / np.maximum(programs, 1) * self._share[at]
-        segments = np.clip(down(fill), 1, most)
+        undivided = columns.whole(wide, of)
+        programs = undivided.programs[0] + np.where(whole, undivided.programs[1], 0.0)
+        fill = undivided.held[0] * wide["units"] / np.maximum(programs, 1) * self._share[at]
+        segments = np.clip(down(fill), 1, np.minimum(undivided.most[0], legal.MOST_SEGMENTS))
         of |= {"long_num_segments": segments, "short_num_segments": np.where(whole, segments, of["short_num_segments"])}
-        return self._row[at], segments, of
+        return self._row[at], segments, of, undivided
 
     def config(self, row: int, segments: float, decode: dict[str, Any] | None) -> dict[str, Any]:
         """The whole Config of a row; decode: of short queries, where a launch is apart for them."""

@@ -6,10 +6,14 @@ Sizes and counts are logarithms: a batch twice as large is one step further, wha
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from common.choice.columns import GATHERS, KERNELS, NEUTRAL, Columns, Launch, launches, moved_us
 from common.choice.cost import parted, terms
+
+LEAST, FEW, SMALL = 1e-3, 0.01, 0.1  # of which, and beside which, logarithms are taken: a count may be 0
 
 
 def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch, Launch] | None = None) -> np.ndarray:
@@ -24,18 +28,28 @@ def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch,
     found += [_log(b[name]) for name in ("head", "lanes", "cache_bytes", "hbm", "shared")] + [_log(rows)]
     found += [_log(b["decodes"] + 1), b["prompts"] > 0, b["all_keys"] / (b["seqs"] * b["keys"]), b["head"] < b["lanes"]]
     found += [c["dsl"]] + [c["kernel"] == number for number in range(len(KERNELS))]
-    of_long = [*_part(b, c, "long_"), _log(c["long_block_m"] / np.minimum(rows, 128)), *_launched(b, long)]
-    of_short = [*_part(b, c, "short_"), *_launched(b, short)]
-    found += [one * (b["prompts"] > 0) for one in of_long] + [one * (b["shorts"] > 0) for one in of_short]
-    found += [_log(us + 0.1) for us in moved_us(b, c)]
+    of_long = slice(len(found), None)
+    found += [
+        *_part(b, c, "long_"),
+        _log(c["long_block_m"] / np.minimum(rows, NEUTRAL["block_m"])),
+        *_launched(b, long),
+    ]
+    of_short = slice(len(found), None)
+    found += [*_part(b, c, "short_"), *_launched(b, short)]
+    of_long, of_short = slice(of_long.start, of_short.start), slice(of_short.start, len(found))
+    found += [_log(us + SMALL) for us in moved_us(b, c)]
     found += [_log(parted(constants, terms(b, c, (long, short))).sum(axis=-1))]
-    made = np.empty((*found[-1].shape, len(found)), dtype=np.float32)
+    made = np.empty((len(found), *long.span.shape))
     for number, one in enumerate(found):
-        made[..., number] = one
-    return made.reshape(-1, len(found))
+        made[number] = one[0] if isinstance(one, tuple) else one
+    logs = [number for number, one in enumerate(found) if isinstance(one, tuple)]
+    made[logs] = np.log2(np.maximum(made[logs], LEAST))
+    made[of_long] *= b["prompts"] > 0
+    made[of_short] *= b["shorts"] > 0
+    return np.ascontiguousarray(made.reshape(len(found), -1).T, dtype=np.float32)
 
 
-def _part(b: Columns, c: Columns, part: str) -> list[np.ndarray]:
+def _part(b: Columns, c: Columns, part: str) -> list[Any]:
     """Of the config of one launch."""
     found = [_log(c[part + name]) for name in NEUTRAL if name != "registers"]
     found += [c[part + "gather"] == number for number in range(len(GATHERS))]
@@ -43,13 +57,14 @@ def _part(b: Columns, c: Columns, part: str) -> list[np.ndarray]:
     return [*found, _log(b["keys"] / c[part + "tile_size"] / c[part + "num_segments"])]
 
 
-def _launched(b: Columns, one: Launch) -> list[np.ndarray]:
+def _launched(b: Columns, one: Launch) -> list[Any]:
     """Of one launch's counts."""
     products, instructions = one.span * one.together * one.products_us, one.span * one.together * one.instructions
-    counts = [one.span + 0.1, one.waves + 0.1, one.together, one.held, one.filled]
-    counts += [one.programs / b["units"] + 0.01, one.tiles / b["units"] + 0.01]
-    return [_log(count) for count in (*counts, products + 0.1, instructions / 1000 + 0.1)]
+    counts = [one.span + SMALL, one.waves + SMALL, one.together, one.held, one.filled]
+    counts += [one.programs / b["units"] + FEW, one.tiles / b["units"] + FEW]
+    return [_log(count) for count in (*counts, products + SMALL, instructions / 1000 + SMALL)]
 
 
-def _log(x: np.ndarray) -> np.ndarray:
-    return np.log2(np.maximum(x, 1e-3))
+def _log(x: np.ndarray) -> tuple[np.ndarray]:
+    """A column that `table` takes the logarithm of, with all others at once."""
+    return (x,)

@@ -90,10 +90,15 @@ def distinct(choices: Sequence[Choice]) -> list[Choice]:
     return list({(one.kernel, one.config): one for one in reversed(choices)}.values())[::-1]
 
 
+def _warn(text: str) -> None:
+    """Warn where the caller asked."""
+    warnings.warn(text, stacklevel=4)
+
+
 @lru_cache
 def _of_one_unit(gpu: Gpu) -> Gpu:
     """Return the GPU with one unit, because counts of programs are divided by units; warn once."""
-    warnings.warn(f"gpu: found {gpu.name} ({gpu.title}) with {gpu.units} units; choosing as for 1", stacklevel=3)
+    _warn(f"gpu: found {gpu.name} ({gpu.title}) with {gpu.units} units; choosing as for 1")
     return dataclasses.replace(gpu, units=1)
 
 
@@ -270,10 +275,7 @@ class Family:
                 return Choice(won.kernel, built(self.kernel(won.kernel).DEFAULT, won.config), str(won), known.where)
             except Exception as error:  # an old or damaged entry must not fail the call
                 known.drop(won)
-                warnings.warn(
-                    f"{self.name}: {known.where}: ignored the winner of {won.row}: {type(error).__name__}: {error}",
-                    stacklevel=4,
-                )
+                _warn(f"{self.name}: {known.where}: ignored the winner of {won.row}: {type(error).__name__}: {error}")
         return None
 
     def _first(
@@ -367,10 +369,9 @@ class Family:
                 found = next(filter(None, map(self._read, others)), None)
                 if found is not None:
                     title = f"{gpu.name} ({gpu.title})"
-                    warnings.warn(
+                    _warn(
                         f"{self.name}: no logs of {title}; using those of {found.gpu}. To measure:"
-                        f" `python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}`",
-                        stacklevel=3,
+                        f" `python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}`"
                     )
             self._learned[gpu.name] = found
         return self._learned[gpu.name]
@@ -383,7 +384,7 @@ class Family:
                 path = self.learned_path(gpu)
                 self._files[gpu.name] = path and read(path, self.name, gpu)
             except NotLearned as error:
-                warnings.warn(f"{self.name}: ignored {LEARNED}/{gpu.name}.json: {error}", stacklevel=3)
+                _warn(f"{self.name}: ignored {LEARNED}/{gpu.name}.json: {error}")
         return self._files[gpu.name]
 
     def _others(self, gpu: Gpu) -> list[Gpu]:
@@ -404,16 +405,15 @@ class Family:
             try:
                 found = Winners(file, shipped, self.stamp)
             except (OSError, ValueError) as error:
-                warnings.warn(f"{self.name}: ignored {file}: {error}", stacklevel=3)
+                _warn(f"{self.name}: ignored {file}: {error}")
                 found = Winners(None, shipped, self.stamp)
             if found.unread:
-                warnings.warn(f"{self.name}: {file}: ignored {found.unread} lines that are no winners", stacklevel=3)
+                _warn(f"{self.name}: {file}: ignored {found.unread} lines that are no winners")
             if found.stale:
                 old = ", ".join(found.stale)
-                warnings.warn(
+                _warn(
                     f"{self.name}: {found.where}: ignored times of older code of {old}. To measure again:"
-                    f" `python -m compare tune --gpu {gpu.name}`",
-                    stacklevel=3,
+                    f" `python -m compare tune --gpu {gpu.name}`"
                 )
             self._winners[gpu.name] = found
         return self._winners[gpu.name]
@@ -441,7 +441,7 @@ class Family:
         try:
             known.keep(self.of, shape, stats, kernel=found.choice.kernel, **told)
         except OSError as error:
-            warnings.warn(f"{self.name}: {known.where} cannot be written: {error.strerror or error}", stacklevel=3)
+            _warn(f"{self.name}: {known.where} cannot be written: {error.strerror or error}")
         self._chosen.clear()
 
     def won(

@@ -9,10 +9,10 @@ def paged_attention(query, key_cache, value_cache, block_table, query_start_loc,
     if not tokens:
         return out
     page, group = key_cache.shape[1], query.shape[1] // key_cache.shape[2]
-    row = torch.arange(tokens)
+    row = torch.arange(tokens, device=query.device)
     seq = torch.searchsorted(query_start_loc[1:].contiguous(), row.int(), right=True)
     position = seq_lens[seq] - query_start_loc[seq + 1] + row
-    key = torch.arange(longest)
+    key = torch.arange(longest, device=query.device)
     seen = key <= position[:, None]
     pages = torch.where(key < seq_lens[:, None], block_table[:, key // page], 0).long()
     k, v = (c[pages, key % page].repeat_interleave(group, 2)[seq].float() for c in (key_cache, value_cache))

@@ -16,7 +16,10 @@ def paged_attention(query, key_cache, value_cache, block_table, query_start_loc,
             c[pages].flatten(0, 1)[:length].repeat_interleave(group, 1).transpose(0, 1)
             for c in (key_cache, value_cache)
         )
-        seen = torch.arange(length) <= torch.arange(length - (end - begin), length)[:, None]
+        seen = (
+            torch.arange(length, device=query.device)
+            <= torch.arange(length - (end - begin), length, device=query.device)[:, None]
+        )
         q = query[begin:end].transpose(0, 1).float()
         found = scaled_dot_product_attention(q, k.float(), v.float(), seen, scale=softmax_scale)
         out[begin:end] = found.masked_fill(~seen.any(-1)[:, None], 0.0).transpose(0, 1).to(out.dtype)

@@ -14,8 +14,8 @@ def paged_attention(
         pages = block_table[i, : -(-length // page)].long()
         k, v = (c[pages].flatten(0, 1)[:length].repeat_interleave(group, 1).double() for c in (key_cache, value_cache))
         scores = torch.einsum("qhd,khd->hqk", query[begin:end].double(), k) * softmax_scale
-        last_seen = torch.arange(end - begin)[:, None] + length - (end - begin)
-        scores.masked_fill_(torch.arange(length) > last_seen, -torch.inf)
+        last_seen = torch.arange(end - begin, device=query.device)[:, None] + length - (end - begin)
+        scores.masked_fill_(torch.arange(length, device=query.device) > last_seen, -torch.inf)
         p = scores.softmax(-1)
         found = torch.einsum("hqk,khd->hqd", p, v).masked_fill(last_seen < 0, 0.0)
         out[begin:end] = found.transpose(0, 1).to(out.dtype)
