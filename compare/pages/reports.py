@@ -1,6 +1,6 @@
 """The committed reports: what `python -m compare report RUN` writes of each committed run, so that git stays clean.
 
-    python -m compare pages reports [--write] [--runs h200/peers,h200/serving]
+    python -m compare pages reports [--write] [--runs h200/peers,h200/fig6]
 
 In: manifest.json and cells.jsonl of the runs under docs/results that have a report. Out: report.md and figures/*.svg;
 git ignores report.html and summary.csv. Without --runs also docs/results/README.md, which lists the runs.
@@ -13,7 +13,6 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,41 +46,46 @@ def written(run: Path) -> Iterator[tuple[Path, str]]:
 HEAD = """\
 # Committed runs
 
-Written by `python -m compare pages reports --write`. A GPU has a folder, and a run a folder in it: `manifest.json` has
-the command, commit, versions, timing contract and rows; `cells.jsonl.xz` one line for each cell, with every sample
-([measuring.md](../measuring.md)); `candidates.jsonl.xz` one line for each config that a tuning or `study regret` timed.
-`python -m compare report FOLDER` writes a run's report. `python -m compare tune --fit docs/results` reads all of them.
-Quoted figures: [figures.toml](figures.toml). Older runs: the page of this name at commit 6f3c944f.
+Written by `python -m compare pages reports --write`. A GPU has a folder, and in it:
+
+- `release`: the runs that README and [speed.md](../speed.md) quote, five kernels of one process, by `figures.toml`.
+- A folder for each question of a page: `peers` (every rung), `features`, `fig6` to `fig9` (the paper's) and so on.
+- `toolchain`: one commit under two releases of Triton. `candidates`: configs that `study regret` timed, by seed.
+- `history`: older runs by their day, which `diptych history` compares and `tune --fit` learns from.
+
+A run is a folder: `manifest.json` has the command, commit, versions, timing contract and rows; `cells.jsonl.xz` a line
+for each cell, with every sample ([measuring.md](../measuring.md)); `candidates.jsonl.xz` one for each config that was
+timed. `python -m compare report FOLDER` writes a run's report; `python -m compare tune --fit docs/results` reads all of
+them. Quoted figures: [figures.toml](figures.toml). Notes on older runs: the page of this name at commit 6f3c944f.
 
 """
-SHOWN = 5  # names of folders in a line
 
 
 def index(results: Path | None = None) -> str:
-    """docs/results/README.md: one line for each GPU and kind of run."""
-    results = results or RESULTS
-    found: dict[tuple[str, str], list[tuple[str, str, int]]] = defaultdict(list)
+    """docs/results/README.md: a line for each folder of a GPU with several runs, one for all with one, one for logs."""
+    results, body = results or RESULTS, []
     for gpu in sorted(path for path in results.iterdir() if any(path.rglob("manifest.json"))):
-        for path in sorted(gpu.rglob("manifest.json")):
-            said = json.loads(path.read_text(encoding="utf-8"))
-            regret = "regret" in path.parent.name
-            kind = said.get("suite") or ("study regret" if regret else "tune")
-            day, cells = str(said.get("started", ""))[:10], said.get("finished") or 0
-            found[gpu.name, kind].append((path.parent.relative_to(gpu).as_posix(), day, cells))
-        runs = {path.relative_to(gpu).parts[0] for path in gpu.rglob("manifest.json")}
-        others = sorted(path.name for path in gpu.iterdir() if path.name not in runs)
-        found[gpu.name, "no runs: logs and pages"] += [(name, "", 0) for name in others]
-    body = []
-    for (gpu_name, kind), runs in found.items():
-        names = [f"[{name}]({gpu_name}/{name})" for name, _, _ in runs]
-        if len(names) > SHOWN:
-            names = [*names[: SHOWN - 1], f"... {names[-1]}"]
-        days = sorted(day for _, day, _ in runs if day)
-        cells = sum(cells for _, _, cells in runs)
-        when = " to ".join(dict.fromkeys(days[:1] + days[-1:]))
-        body.append([gpu_name, kind, str(len(runs)), f"{cells:,}" if cells else "", when, ", ".join(names)])
-    columns = ("GPU", "suite or command", "folders", "cells", "measured", "where")
-    return HEAD + tables.of_page([(name, name in ("folders", "cells")) for name in columns], body) + "\n"
+        runs = {path.name: sorted(path.rglob("manifest.json")) for path in sorted(gpu.iterdir())}
+        lines = [[name] for name, found in runs.items() if len(found) > 1]
+        lines += [[name for name, found in runs.items() if len(found) == count] for count in (1, 0)]
+        for names in filter(None, lines):
+            said = [json.loads(path.read_text(encoding="utf-8")) for name in names for path in runs[name]]
+            days = sorted(str(one["started"])[:10] for one in said if one.get("started"))
+            suites = sorted({suite for one in said for suite in (one.get("suite") or "").split(", ") if suite})
+            cells = sum(one.get("finished") or 0 for one in said)
+            where = ", ".join(f"[{name}]({gpu.name}/{name})" for name in names)
+            what = ", ".join(suites) if said else "logs and pages"
+            when = " to ".join(dict.fromkeys(days[:1] + days[-1:]))
+            body.append([gpu.name, where, str(len(said) or ""), what, f"{cells:,}" if cells else "", when])
+    columns = (
+        ("GPU", False),
+        ("folder", False),
+        ("runs", True),
+        ("suites", False),
+        ("cells", True),
+        ("measured", False),
+    )
+    return HEAD + tables.of_page(columns, body) + "\n"
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,10 @@ def names():
     return [run.relative_to(reports.RESULTS).as_posix() for run in reports.committed()]
 
 
-DAILY = {"h200/native-items", "mi300/family"}  # of a GPU that was here and of one that was not: a few seconds each
+DAILY = {
+    "h200/history/2026-11-25/gluon",
+    "mi300/family",
+}  # of a GPU that was here and of one that was not: a few seconds each
 
 
 @pytest.mark.parametrize("run", [pytest.param(run, marks=[] if run in DAILY else pytest.mark.slow) for run in names()])
