@@ -1,7 +1,7 @@
-"""Options of the conformance kit for pytest, and the command `diptych-check`.
+"""The command `diptych-check`: its options, and the judge's own `common` wherever it is called.
 
-A module of its own, outside of the packages, that imports pytest alone: pytest loads it wherever Diptych is installed,
-also in a repository whose own folder is called `common`.
+A module of its own, outside of the packages, that imports the standard library alone: it also runs in a repository
+whose own folder is called `common`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import runpy
 import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 HERE = Path(__file__).resolve().parent
 # Of a wheel, or of a checkout.
@@ -78,43 +76,6 @@ FLAGS = {
 }
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Where a kernel is judged, the judge's modules are compiled anew: one that was here before could have written
-    compiled code beside them, and Python would believe it. torch, which would take long, is imported before."""
-    if config.getoption("--kernel"):
-        for name in SLOW:
-            importlib.import_module(name)
-        sys.dont_write_bytecode, sys.pycache_prefix = True, NOWHERE
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`--list`: the cases by their names, and none is run. Options that cannot be meant are one item, which says so."""
-    if not (config.getoption("kit_list") and config.getoption("--kernel")):  # somebody's own tests: none of ours
-        return
-    cases = [item.callspec.params["case"] for item in items if "case" in getattr(item, "fixturenames", ())]
-    if cases != ["options"]:
-        for case in cases:
-            config.pluginmanager.getplugin("terminalreporter").write_line(case)
-        items.clear()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.getoption("kit_list") and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-        session.exitstatus = pytest.ExitCode.OK
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("diptych", "conformance of a paged-attention kernel (--pyargs common.conformance)")
-    group.addoption("--kernel", metavar="PACKAGE.MODULE:NAME", help="the callable, or a module with launch")
-    group.addoption("--case", action="append", default=[], help="this case alone; may be given again")
-    group.addoption("--kit-list", action="store_true", dest="kit_list", help="print the cases; run none")
-    for name, (default, kind, what) in OPTIONS.items():
-        prefix = "" if name in ("level", "case") else "kit-"
-        group.addoption(f"--{prefix}{name}", dest=f"kit_{name}", default=default, type=kind, help=what)
-    for name, what in FLAGS.items():
-        group.addoption(f"--kit-{name}", dest=f"kit_{name}", action="store_true", help=what)
-
-
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("diptych-check", description="A kernel against the spec.", epilog=EPILOG)
     made.add_argument("kernel", metavar="PACKAGE.MODULE:NAME", help="the callable, or a module with launch")
@@ -126,30 +87,6 @@ def parser() -> argparse.ArgumentParser:
     for name, what in FLAGS.items():
         made.add_argument(f"--{name}", action="store_true", help=what)
     return made
-
-
-class Command:
-    """What ends the command before the first case is one line on stderr, without pytest's words around it. A failure is
-    told where it happens and in the summary, and not by pytest as well; an error of the kit is."""
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        self._plugins = config.pluginmanager
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
-        if isinstance(excinfo.value, pytest.exit.Exception):
-            self._plugins.unregister(self._plugins.getplugin("terminalreporter"))
-            print(f"diptych-check: {excinfo.value.msg}", file=sys.stderr)
-
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """No letters: the kit says how far it is."""
-        if report.when == "call" or not report.passed:
-            return "error" if report.when != "call" and report.failed else report.outcome, "", ""
-        return None
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and report.longreprtext.count("\n") > 1:
-            print(f"\n{report.longreprtext}", file=sys.stderr)
 
 
 def admit(versions: dict[str, Any], of_kernel: list[str]) -> None:
@@ -167,31 +104,25 @@ def admit(versions: dict[str, Any], of_kernel: list[str]) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """The suite by its path, with Diptych's own `common` and no plugins of the folder that it is called in."""
-    asked = vars(parser().parse_args(words))
+    """The exit code of a command line, with Diptych's own `common`.
+
+    The judge's modules are compiled anew: one that was here before could have written compiled code beside them, and
+    Python would believe it. torch, which would take long, is imported before."""
+    asked = parser().parse_args(words)
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]  # a kernel's, perhaps
     of_kernel = list(sys.path)
     sys.path.sort(key=lambda path: path in given)
     sys.path.insert(0, str(HERE))
-    sys.modules.setdefault("diptych_check", sys.modules[__name__])
     versions = runpy.run_path(str(COMMON / "versions.py"))  # its source: what is compiled may be a kernel's
     try:
         admit(versions, of_kernel)
     except versions["Unsuitable"] as error:
         print(error, file=sys.stderr)
         return 2
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    os.environ.pop("PYTEST_ADDOPTS", None)
-    command = [str(COMMON / "conformance.py"), f"--kernel={asked['kernel']}", "-c", os.devnull]
-    command += ["--rootdir", str(HERE), "--noconftest", "-p", "no:cacheprovider", "-q", "--tb=no", "-rN"]
-    command += [f"--case={case}" for case in asked["case"]] + ["--kit-list"] * asked["list"]
-    command += ["-x"] * asked["exitfirst"] + [f"--kit-{name}" for name in FLAGS if asked[name.replace("-", "_")]]
-    for name in OPTIONS:
-        value = asked[name.replace("-", "_")]
-        if value is not None:  # as one word: what a user wrote may begin with a dash
-            command.append(f"--{'' if name == 'level' else 'kit-'}{name}={value}")
-    code = int(pytest.main(command, plugins=[sys.modules["diptych_check"], Command()]))
-    return {2: 130, 3: 1, 4: 2}.get(code, code)
+    for name in SLOW:
+        importlib.import_module(name)
+    sys.dont_write_bytecode, sys.pycache_prefix = True, NOWHERE
+    return importlib.import_module(f"{'diptych.' * (COMMON.parent != HERE)}common.conformance").run(asked)
 
 
 if __name__ == "__main__":

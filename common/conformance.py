@@ -1,25 +1,24 @@
-"""The conformance kit as a pytest suite: one test a case, for a kernel from anywhere.
+"""A run of the conformance kit: the cases of a level on a kernel from anywhere, and what is said of them.
 
-    pytest --pyargs common.conformance --kernel my_package:my_kernel --level smoke
-    diptych-check my_package:my_kernel
+    diptych-check my_package:my_kernel --level smoke
 
 The options are `diptych_check.py`'s. docs/conformance.md walks through it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import secrets
+import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 import common
@@ -48,31 +47,29 @@ CHOICES = {"level": levels.LEVELS, "interpret": ("auto", "on", "off"), "device":
 CHOICES |= {"adapter": ("auto", "paged", "flash_attn_varlen", "flash_attn_kvcache", "protocol")}
 
 
-def _misused(config: pytest.Config) -> str:
+def _misused(asked: argparse.Namespace) -> str:
     """Why the options contradict each other; empty where they do not."""
     if getattr(common, "__project__", None) != "diptych":
         return f"common: found {common.__file__}, allowed Diptych's; run diptych-check instead"
-    if not config.getoption("--kernel"):
-        return "--kernel: found none, allowed package.module:name"
     for name, allowed in CHOICES.items():
-        if (found := config.getoption(f"kit_{name}")) not in (*allowed, *[None] * (name == "level")):
+        if (found := getattr(asked, name)) not in (*allowed, *[None] * (name == "level")):
             return f"--{name}: found {found!r:.60}, allowed {', '.join(allowed)}"
-    if config.getoption("kit_device") == "cuda" and not torch.cuda.is_available():
+    if asked.device == "cuda" and not torch.cuda.is_available():
         return "--device: found cuda, and torch finds no GPU here; allowed cpu, auto"
     try:
-        _outside(config)
-        if (report := config.getoption("kit_report")) is not None:
-            ReportFile(report)
-        for expression in config.getoption("--case"):
+        _outside(asked)
+        if asked.report is not None:
+            ReportFile(asked.report)
+        for expression in asked.case:
             levels.read(expression)
     except SpecError as error:
         return f"--{error}"
     return ""
 
 
-def _limits(config: pytest.Config) -> dict[str, Any] | None:
+def _limits(path: str | None) -> dict[str, Any] | None:
     """The JSON object in the file of --limits. Raises SpecError."""
-    if (path := config.getoption("kit_limits")) is None:
+    if path is None:
         return None
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -81,11 +78,11 @@ def _limits(config: pytest.Config) -> dict[str, Any] | None:
     return limits_of(found)
 
 
-def _outside(config: pytest.Config) -> dict[str, Any]:
+def _outside(asked: argparse.Namespace) -> dict[str, Any]:
     """What the command line declares in the kernel's place. Raises SpecError."""
-    said = {"limits": _limits(config)}
-    if (names := config.getoption("kit_supports")) is not None:
-        said["supports"] = sorted(supports_of(name.strip() for name in names.split(",") if name.strip()))
+    said = {"limits": _limits(asked.limits)}
+    if asked.supports is not None:
+        said["supports"] = sorted(supports_of(name.strip() for name in asked.supports.split(",") if name.strip()))
     return {name: value for name, value in said.items() if value is not None}
 
 
@@ -98,74 +95,44 @@ class Plan:
     kits: list[Kit]
 
     @classmethod
-    def of(cls, config: pytest.Config) -> Plan:
+    def of(cls, asked: argparse.Namespace) -> Plan:
         """Make the plan, and seal the judge before a child starts. Raises Unavailable."""
-        given, level, why, kits = config.getoption("--case"), config.getoption("kit_level"), "", []
-        if not (config.getoption("kit_list") and (given or level)):
+        given, level, why, kits = asked.case, asked.level, "", []
+        if asked.seed == "random":
+            asked.seed = secrets.randbits(31)
+        if not (asked.list and (given or level)):
             seal()
-            kits = make(config)
+            kits = make(asked)
         if level is None and not given:
             interpreted = kits[0].declared.interpreted
             level, why = ("first", "; its kernels are interpreted here") if interpreted else ("smoke", "")
-        cases = given or list(levels.level(level, seed_of(config)))
-        if config.getoption("kit_processes") is None:
+        cases = given or list(levels.level(level, asked.seed))
+        if asked.processes is None:
             kits = kits[: max(1, len(cases) // SHARE)]
         words = "the given" if given else f"level {level}{TAKES.get(level, '')}{why}"
         return cls(cases, words, kits)
 
 
-PLAN = pytest.StashKey[Plan | str]()
-
-
-def _plan(config: pytest.Config) -> Plan | str:
-    """The plan of a run, made once, or the reason why there is none. The fixture reports the reason: an exit during
-    collection would lose its exit code."""
-    if PLAN not in config.stash:
-        try:
-            config.stash[PLAN] = _misused(config) or Plan.of(config)
-        except Unavailable as error:
-            config.stash[PLAN] = str(error)
-    return config.stash[PLAN]
-
-
-def seed_of(config: pytest.Config) -> int:
-    """The seed of values and of drawn axes; where it is to be random, drawn once."""
-    if config.getoption("kit_seed") == "random":
-        config.option.kit_seed = secrets.randbits(31)
-    return config.getoption("kit_seed")
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    plan = _plan(metafunc.config)
-    cases = ["options"] if isinstance(plan, str) else plan.cases
-    metafunc.parametrize("case", cases, ids=cases)
-
-
-def make(config: pytest.Config) -> list[Kit]:
+def make(asked: argparse.Namespace) -> list[Kit]:
     """A kit for each process, with one seed and one pace; the first knows what the kernel declares. Raises
     Unavailable."""
-
-    def option(name: str) -> Any:
-        return config.getoption(f"kit_{name}")
-
-    device = option("device")
+    device = asked.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    processes = _processes(config, device)
-    interpret = (option("interpret") == "on" or (option("interpret") == "auto" and device == "cpu")) and _has_triton()
+    processes = _processes(asked, device)
+    interpret = (asked.interpret == "on" or (asked.interpret == "auto" and device == "cpu")) and _has_triton()
     limits = Limits() if device == "cpu" else Limits(memory=0)
     assumed = pace.ON_GPU if device == "cuda" else pace.INTERPRETED if interpret else pace.PLAIN
-    seed = seed_of(config)
-    options = [f"--{name}={option(name)}" for name, default in SHOWN.items() if option(name) != default]
+    given = {name: getattr(asked, name.replace("-", "_")) for name in SHOWN}
+    options = [f"--{name}={given[name]}" for name, default in SHOWN.items() if given[name] != default]
     threads = None if processes == 1 else max(1, cores() // processes)
-    kernel, outside = config.getoption("--kernel"), _outside(config)
-    of = {"outside": outside, "options": tuple(options), "pace": pace.Pace(option("time-limit"), assumed)}
+    of = {"outside": _outside(asked), "options": tuple(options), "pace": pace.Pace(asked.time_limit, assumed)}
     how = {"interpret": interpret, "threads": threads, "noted": Noted()}
     first, *others = [Isolated(limits, **how) for _ in range(processes)]
     if device == "cuda" and not first.not_isolated and not first.ask({"ask": "gpu"}).said.get("gpu"):
         for child in (first, *others):
             child.share("torch finds no GPU as another user")
-    kit = Kit(kernel, seed, first, option("adapter"), device, **of)
+    kit = Kit(asked.kernel, asked.seed, first, asked.adapter, device, **of)
     try:
         kit.declared  # noqa: B018  asked first: a kernel that is not there is one error and not one a case
     except Unavailable:
@@ -174,11 +141,11 @@ def make(config: pytest.Config) -> list[Kit]:
     return [kit, *(kit.beside(child) for child in others)]
 
 
-def _processes(config: pytest.Config, device: str) -> int:
+def _processes(asked: argparse.Namespace, device: str) -> int:
     """How many processes run cases. Cases named by the user stay in one process: one may fail only behind another."""
-    if (asked := config.getoption("kit_processes")) is not None:
-        return asked
-    return 1 if config.getoption("--case") or device != "cpu" else min(cores(), MOST_PROCESSES)
+    if asked.processes is not None:
+        return asked.processes
+    return 1 if asked.case or device != "cpu" else min(cores(), MOST_PROCESSES)
 
 
 def _has_triton() -> bool:
@@ -279,12 +246,6 @@ class Summary:
             "cases": [asdict(result) for result in self.results],
         }
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        write = terminalreporter.write_line
-        terminalreporter.section(f"conformance of {self.kit.kernel}, seed {self.kit.seed}")
-        for line in self.lines():
-            write(line)
-
     def lines(self) -> list[str]:
         """The verdict first, then what it stands on, then each failure with the command that repeats it."""
         counts = Counter("declared unsupported" if one.declared else one.status for one in self.results)
@@ -342,12 +303,13 @@ class Summary:
             told.append(f"warning: held to a weaker precision than the default: {declared.contract.weaker_words}")
         return told
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        ran = [result for result in self.results if result.judged]
-        if self.spoiled or self.reported.startswith(NO_REPORT):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        elif session.exitstatus == pytest.ExitCode.OK and not ran:
-            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+    @property
+    def code(self) -> int:
+        """The exit code: 0 right, 1 wrong, 5 nothing was judged."""
+        late = self.strict and self.late
+        if self.spoiled or late or self.reported.startswith(NO_REPORT) or any(one.failed for one in self.results):
+            return 1
+        return 0 if any(one.judged for one in self.results) else 5
 
 
 def _told(result: Result) -> list[str]:
@@ -383,46 +345,52 @@ def _ends(value: Any) -> str:
     return str(value)
 
 
-class Refused(pytest.exit.Exception):
-    """Nothing can be asked: the run ends with exit code 2. pytest prints the class's name before the message."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why, pytest.ExitCode.USAGE_ERROR)
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
-Refused.__module__, Refused.__qualname__ = "builtins", "diptych-check"
+def _judge(found: Summary, lanes: Lanes, cases: list[str], exitfirst: bool) -> bool:
+    """Ask every case. Returns whether the kit itself never failed; its error is printed and ends no run."""
+    whole = True
+    for case in cases:
+        try:
+            result = Result(case, NOT_ASKED) if found.hopeless else lanes.result(case)
+        except Exception:
+            traceback.print_exc()
+            whole = False
+            continue
+        found.add(result)
+        if exitfirst and (result.failed or (found.strict and result.status == LATE)):
+            break
+    return whole
 
 
-@pytest.fixture(scope="module")
-def run(request: pytest.FixtureRequest):
-    if isinstance(plan := _plan(request.config), str):
-        raise Refused(plan)
-    option, kit, cases = request.config.getoption, plan.kits[0], plan.cases
-    at_once = f", {len(plan.kits)} at once" if len(plan.kits) > 1 else ""
-    _say(request.config, f"{len(cases)} cases ({plan.words}){at_once}, seed {kit.seed}")
-    of = {"strict": option("kit_strict"), "minimise": not option("kit_no-minimise")}
-    found = Summary(kit, option("kit_report"), len(cases), partial(_say, request.config), **of)
-    request.config.pluginmanager.register(found, "diptych-summary")
-    lanes = Lanes(plan.kits, cases)
-    yield found, lanes
+def run(asked: argparse.Namespace) -> int:
+    """What the parsed words of `diptych-check` ask for; returns the exit code of `Summary.code`, 2 for usage and no
+    such kernel, 130 interrupted."""
+    try:
+        why = _misused(asked)
+        plan = None if why else Plan.of(asked)
+    except Unavailable as error:
+        why = str(error)
+    if why:
+        print(f"diptych-check: {why}", file=sys.stderr)
+        return 2
+    if asked.list:
+        print("\n".join(plan.cases))
+        for kit in plan.kits:
+            kit.close()
+        return 0
+    kit, at_once = plan.kits[0], f", {len(plan.kits)} at once" if len(plan.kits) > 1 else ""
+    _say(f"{len(plan.cases)} cases ({plan.words}){at_once}, seed {kit.seed}")
+    minimise = not asked.no_minimise
+    found = Summary(kit, asked.report, len(plan.cases), _say, strict=asked.strict, minimise=minimise)
+    lanes, interrupted, whole = Lanes(plan.kits, plan.cases), False, True
+    try:
+        whole = _judge(found, lanes, plan.cases, asked.exitfirst)
+    except KeyboardInterrupt:
+        interrupted = True
     lanes.close()
     found.close()
-
-
-def _say(config: pytest.Config, line: str) -> None:
-    """Print a line of its own between pytest's dots."""
-    reporter, capture = (config.pluginmanager.getplugin(name) for name in ("terminalreporter", "capturemanager"))
-    if reporter is not None:
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
-            reporter.ensure_newline()
-            reporter.write_line(line)
-
-
-def test_conforms(case: str, run: tuple[Summary, Lanes]) -> None:
-    summary, lanes = run
-    result = Result(case, NOT_ASKED) if summary.hopeless else lanes.result(case)
-    summary.add(result)
-    if result.failed or (summary.strict and result.status == LATE):
-        pytest.fail(result.status, pytrace=False)
-    if not result.judged:
-        pytest.skip(result.reason or result.status)
+    _say("\n".join([f"conformance of {kit.kernel}, seed {kit.seed}", *found.lines()]))
+    return 130 if interrupted else found.code if whole else 1

@@ -259,11 +259,8 @@ def test_torch_triton_and_helion_are_extras_only():
 
 
 def test_the_kit_alone_brings_none_of_them():
-    """`.[check]` beside an installed torch: nothing that asks for one, and no tool of reports."""
-    needed = {
-        re.match(r"[\w-]+", one).group() for one in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["check"]
-    }
-    assert needed == {"numpy", "pytest"}
+    """Beside an installed torch: nothing that asks for one, and no tool of reports."""
+    assert {re.match(r"[\w-]+", one).group() for one in PROJECT["dependencies"]} == {"numpy"}
 
 
 @pytest.mark.parametrize(("prefix", "kind"), [("checkout/.venv", "pinned"), ("checkout/.venv-docs", None)])

@@ -2,7 +2,7 @@
 
 A source counts by its bytes. Compiled code in `__pycache__`, which other processes may write too, counts by its
 content: it is suspicious where Python would not make it from the source. The kit itself never reads it
-(`diptych_check.pytest_configure`). A library counts by its place on disk, size and time.
+(`diptych_check.main`). A library counts by its place on disk, size and time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _is_honest(path: Path) -> bool:
     """Whether compiled code does what its source does, or would not be read by this Python."""
     if path.suffix != ".pyc" or path.parent.name != "__pycache__":
         return False
-    if not path.exists() or "-pytest-" in path.name:  # pytest's rewritten code, which it reads itself
+    if not path.exists():
         return True
     try:
         raw, source = path.read_bytes(), Path(importlib.util.source_from_cache(str(path)))

@@ -1,7 +1,7 @@
 """Load the judge before the first kernel, and refuse to import later what a kernel could have written.
 
 A module that is imported later, and the folders that contain it, must be older than the seal by their change time
-(ctime), which a kernel cannot set. Compiled code is not read (`diptych_check.pytest_configure`).
+(ctime), which a kernel cannot set. Compiled code is not read (`diptych_check.main`).
 """
 
 from __future__ import annotations

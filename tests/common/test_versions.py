@@ -288,8 +288,8 @@ def test_the_kernels_of_triton_need_no_helion(tmp_path):
     assert done.stderr.count("untested together") == 1
 
 
-def test_the_kit_needs_torch_numpy_and_pytest_alone(tmp_path):
-    forbid(tmp_path, "triton", "helion", "pandas", "matplotlib", "rich", "elftools", "sklearn")
+def test_the_kit_needs_torch_and_numpy_alone(tmp_path):
+    forbid(tmp_path, "triton", "helion", "pandas", "matplotlib", "rich", "elftools", "sklearn", "pytest")
     (tmp_path / "somebody.py").write_text(
         "import torch\nSUPPORTS = []\n"
         "def call(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, max_query_len, max_seq_len,"

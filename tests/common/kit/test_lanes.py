@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+import diptych_check
 from common import conformance
 from common.conformance import Plan
 from common.kit import isolated, levels, pace
@@ -91,20 +92,16 @@ def test_a_call_that_is_late_is_told_by_what_it_did(name, words):
     assert child.started == 1  # a verdict that is none is not asked for twice
 
 
-class Options:
-    def __init__(self, **asked):
-        self._asked = {"kit_processes": None, "--case": [], "kit_list": False, "kit_seed": 0} | asked
-
-    def getoption(self, name):
-        return self._asked[name]
+def asked(*words):
+    return diptych_check.parser().parse_args(["somebody:kernel", *words])
 
 
 def test_how_many_processes(monkeypatch):
     monkeypatch.setattr(conformance, "cores", lambda: 2)
-    assert conformance._processes(Options(), "cpu") == 2
-    assert conformance._processes(Options(), "cuda") == 1
-    assert conformance._processes(Options(**{"--case": ["batch-1"]}), "cpu") == 1  # one may fail behind another alone
-    assert conformance._processes(Options(kit_processes=3), "cuda") == 3
+    assert conformance._processes(asked(), "cpu") == 2
+    assert conformance._processes(asked(), "cuda") == 1
+    assert conformance._processes(asked("--case", "batch-1"), "cpu") == 1  # one may fail behind another alone
+    assert conformance._processes(asked("-n", "3"), "cuda") == 3
 
 
 def kit_of(interpreted):
@@ -115,12 +112,12 @@ def kit_of(interpreted):
 @pytest.mark.parametrize(("interpreted", "level"), [(True, "first"), (False, "smoke")])
 def test_a_kernel_that_is_interpreted_has_a_first_level(monkeypatch, interpreted, level):
     monkeypatch.setattr(conformance, "seal", lambda: None)
-    monkeypatch.setattr(conformance, "make", lambda config: [kit_of(interpreted)] * 4)
-    plan = Plan.of(Options(kit_level=None))
+    monkeypatch.setattr(conformance, "make", lambda _: [kit_of(interpreted)] * 4)
+    plan = Plan.of(asked())
     assert plan.cases == list(levels.level(level)) and plan.words.startswith(f"level {level}")
     assert len(plan.kits) == 4
-    assert Plan.of(Options(kit_level="smoke")).words.startswith("level smoke")
-    few = Plan.of(Options(kit_level=None, **{"--case": ["batch-1"]}))
+    assert Plan.of(asked("--level", "smoke")).words.startswith("level smoke")
+    few = Plan.of(asked("--case", "batch-1"))
     assert (few.cases, few.words, len(few.kits)) == (["batch-1"], "the given", 1)
 
 

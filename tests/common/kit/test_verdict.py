@@ -198,26 +198,55 @@ MISUSED = {
 }
 
 
-class Config:
-    """What `diptych-check` makes of its words."""
-
-    def __init__(self, *words):
-        self.asked = {"kernel": "kit_callables:right", **vars(diptych_check.parser().parse_args(["x", *words]))}
-
-    def getoption(self, name):
-        return self.asked[name.removeprefix("--").removeprefix("kit_").replace("-", "_")]
+def asked(*words):
+    return diptych_check.parser().parse_args(["kit_callables:right", *words])
 
 
 @pytest.mark.parametrize("word", MISUSED)
 def test_an_option_that_cannot_be_meant_is_told_by_its_name(word, monkeypatch):
     monkeypatch.setattr(conformance.torch.cuda, "is_available", lambda: False)
-    assert MISUSED[word] in conformance._misused(Config(word))
+    assert MISUSED[word] in conformance._misused(asked(word))
 
 
 def test_options_that_can_be_meant_are():
     words = ("--supports= causal, lse,", "--case=batch-1@dtype=float16", "--device=cpu", "--seed=random", "--list")
-    assert conformance._misused(Config(*words)) == ""
-    assert conformance._outside(Config(*words)) == {"supports": ["causal", "lse"]}
+    assert conformance._misused(asked(*words)) == ""
+    assert conformance._outside(asked(*words)) == {"supports": ["causal", "lse"]}
+
+
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [(OK, 0), (OK[2:], 5), ([*OK, replace(LATE, status="incorrect")], 1), ([*OK, LATE], 0), ([LATE], 5)],
+)
+def test_the_exit_code_is_the_verdicts(results, code):
+    assert summary_of(results)[0].code == code
+
+
+def test_strict_fails_a_run_with_a_case_that_was_not_judged_and_a_spoiled_one_fails_anyway():
+    made = summary_of([*OK, LATE])[0]
+    made.strict = True
+    assert made.code == 1
+    made = summary_of(OK)[0]
+    made.kit.child.noted = Noted(unended=[7])
+    assert made.code == 1
+
+
+class Asked:
+    """Lanes whose cases end as they are called, one with an error of the kit."""
+
+    def result(self, case):
+        if case == "kit":
+            raise RuntimeError("an error of the kit")
+        return Result(case, case)
+
+
+def test_an_error_of_the_kit_is_printed_and_the_other_cases_are_asked(capsys):
+    made, _ = summary_of([])
+    assert not conformance._judge(made, Asked(), ["ok", "kit", "incorrect", "ok"], exitfirst=False)
+    assert [one.case for one in made.results] == ["ok", "incorrect", "ok"]
+    assert "an error of the kit" in capsys.readouterr().err
+    made, _ = summary_of([])
+    assert conformance._judge(made, Asked(), ["ok", "incorrect", "ok"], exitfirst=True) and len(made.results) == 2
 
 
 def command(folder, *words):
@@ -231,7 +260,7 @@ def test_a_list_of_cases_is_their_names(tmp_path):
     assert (done.returncode, done.stdout.startswith("batch-1\npage-24\n")) == (0, True), done.stdout
 
 
-def test_what_cannot_be_asked_is_one_line_and_none_of_pytests(tmp_path):
+def test_what_cannot_be_asked_is_one_line(tmp_path):
     done = command(tmp_path, "my_package:my_kernel")
     assert (done.returncode, done.stdout.strip()) == (2, ""), done.stdout + done.stderr
     said = "diptych-check: kernel: found my_package:my_kernel, which does not load: ModuleNotFoundError"
