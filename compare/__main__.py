@@ -39,7 +39,7 @@ VERBS = {
     "pages": "compare.pages",
 }
 # Who does the work of a verb whose words have --fleet.
-OVER_A_FLEET = {"run": "compare.fleet.run", "tune": "compare.fleet.tune"}
+OVER_A_FLEET = {"run": "compare.fleet.run"}
 _ASKS_FOR_HELP = ("-h", "--help")
 
 

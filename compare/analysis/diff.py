@@ -2,7 +2,7 @@
 
     python -m compare diff BEFORE AFTER --fail-on regress      exit 4: a cell is slower, or was right and now fails
     python -m compare diff BEFORE AFTER --unit KERNEL          times over that kernel's of the same run and row
-    python -m compare diff BEFORE AFTER --all --json FILE      unchanged cells too; every cell as JSON
+    python -m compare diff BEFORE AFTER --all                  unchanged cells too
 
 Exit codes: 0; 2 for usage, for what is no run folder, and for runs of different timing contracts, specs or GPUs; 4 a
 gate failed; 5 nothing in common, or nothing selected.
@@ -14,13 +14,12 @@ import argparse
 import enum
 import fnmatch
 import functools
-import json
 import math
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,12 @@ from compare.analysis.verdict import Outcome, Series
 from compare.exits import GATE, NOTHING, OK, USAGE, say
 from compare.plan.fingerprint import changed, pairs_that_differ
 from compare.record import noise
-from compare.record.noise import Noise
 from compare.record.records import Record, Status, WorkloadInfo
 from compare.stats import Ratio
 
 HELP = "say what changed between two runs, and why"
 
-# The thresholds of a change between two runs, and their options.
-
+# The thresholds of a change between two runs.
 
 # FA3's binary, measured on an H200 in two sessions, moved by up to 6%: a smaller change says more of the
 # machine than of the kernel.
@@ -57,62 +54,15 @@ class Incomparable(ValueError):
 
 @dataclass(frozen=True)
 class Thresholds:
-    """relative: 0.05 is 5%. absolute_us: microseconds. floor: the noise between processes, 0 where unknown. noise: its
-    file, None for that of either run's folder."""
+    """relative: 0.05 is 5%. absolute_us: microseconds. floor: the noise between processes, 0 where unknown."""
 
     relative: float = RELATIVE
     absolute_us: float = ABSOLUTE_US
     floor: float = 0.0
-    noise: Path | None = None
 
     def of(self, us: float) -> float:
         """The relative threshold of a cell that took `us` before."""
         return max(self.relative, self.floor, self.absolute_us / us)
-
-    def with_noise(self, noise: Noise) -> Thresholds:
-        return replace(self, floor=noise.between)
-
-
-def share(text: str) -> float:
-    """The share in `5%` or `0.05`. Raises argparse.ArgumentTypeError for anything else, and outside [0, 10]."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 10.0:
-        raise argparse.ArgumentTypeError(f"found {text!r}, allowed a share such as 5% or 0.05, at most 10")
-    return value
-
-
-def microseconds(text: str) -> float:
-    """A number of microseconds. Raises argparse.ArgumentTypeError unless it is within 0 and a second."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"found {text!r}, allowed microseconds from 0 to 1e6")
-    return value
-
-
-def add_options(new: argparse._ActionsContainer) -> None:
-    new.add_argument("--fail-on", choices=["regress"], help="exit 4 where a cell is slower, or was right and now fails")
-    percent = f"threshold (default {100 * RELATIVE:g}%%)"
-    new.add_argument("--relative", type=share, default=RELATIVE, metavar="SHARE", help=percent)
-    new.add_argument(
-        "--absolute-us", type=microseconds, default=ABSOLUTE_US, metavar="US", help=f"threshold (default {ABSOLUTE_US})"
-    )
-    new.add_argument(
-        "--noise",
-        type=Path,
-        metavar="FILE",
-        help="noise.json of doctor (default: that of either run's folder)",
-    )
-
-
-def of(asked: argparse.Namespace) -> Thresholds:
-    """The thresholds in the options, without the noise floor."""
-    return Thresholds(asked.relative, asked.absolute_us, noise=asked.noise)
 
 
 # Compare two runs: what became slower, faster, wrong, new or gone, and what changed that may explain it.
@@ -304,27 +254,22 @@ WIDTH = 112  # columns of the table; in a pipe rich would take 80 and cut
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("before", type=Path, help="a folder that run or merge wrote")
     new.add_argument("after", type=Path, help="another")
-    add_options(new)
+    new.add_argument("--fail-on", choices=["regress"], help="exit 4 where a cell is slower, or was right and now fails")
     new.add_argument("--kernels", metavar="GLOBS", help="only these, comma-separated")
     new.add_argument("--workload", metavar="GLOBS", help="only these rows, comma-separated")
     new.add_argument("--unit", metavar="KERNEL", help="compare times over this kernel's of the same run and row")
     new.add_argument("--all", action="store_true", help="print unchanged cells too")
-    new.add_argument("--json", type=Path, metavar="FILE", help="write every cell as JSON")
 
 
-def limits(base: Thresholds, before: RunData, after: RunData) -> tuple[Thresholds, str]:
-    """(the thresholds with the noise floor, a line about it). Raises NotNoise for a bad --noise."""
-    paths = [base.noise] if base.noise else [run.folder / "noise.json" for run in (after, before)]
-    path = next((path for path in paths if path.exists()), None)
-    if base.noise is None and path is None:
-        return base, "noise floor: not measured with either run (python -m compare doctor)"
-    try:
-        found = noise.read(path or base.noise)
-    except OSError as error:
-        raise noise.NotNoise(f"noise: found {base.noise}, which cannot be read: {error.strerror}") from error
+def limits(before: RunData, after: RunData) -> tuple[Thresholds, str]:
+    """(the thresholds with the noise floor of the run after, else before; a line about it). Raises NotNoise."""
+    path = next((path for run in (after, before) if (path := run.folder / "noise.json").exists()), None)
+    if path is None:
+        return Thresholds(), "noise floor: not measured with either run (python -m compare doctor)"
+    found = noise.read(path)
     if found.contract != after.contract or (found.gpu != after.gpu and not after.manifest.get("parts")):
-        return base, f"noise floor: that of {found.gpu} under {found.contract}, not used"
-    return base.with_noise(found), f"noise floor: {found.between:.2%} between processes, of {path}"
+        return Thresholds(), f"noise floor: that of {found.gpu} under {found.contract}, not used"
+    return Thresholds(floor=found.between), f"noise floor: {found.between:.2%} between processes, of {path}"
 
 
 def select(found: Sequence[Difference], kernels: str | None, workload: str | None) -> list[Difference]:
@@ -391,14 +336,6 @@ def _ratio(d: Difference) -> str:
     return f"{100 * (d.ratio.ratio - 1):+.1f}% {interval}"
 
 
-def _plain(d: Difference) -> dict[str, Any]:
-    """The difference for JSON, where an infinite interval (of one sample) becomes null."""
-    plain = asdict(d)
-    if d.ratio and d.ratio.high == math.inf:
-        plain["ratio"] |= {"low": None, "high": None}
-    return plain
-
-
 def show(before: RunData, after: RunData, found: Sequence[Difference], noise_said: str, everything: bool) -> None:
     """Print what changed around the runs, the changed cells, and their counts."""
     console = Console()
@@ -432,7 +369,7 @@ def gate(found: Sequence[Difference], fail_on: str | None) -> int:
 def main(asked: argparse.Namespace) -> int:
     try:
         before, after = read(asked.before), read(asked.after)
-        allowed, said = limits(of(asked), before, after)
+        allowed, said = limits(before, after)
         found = select(differences(before, after, allowed, asked.unit), asked.kernels, asked.workload)
         code = gate(found, asked.fail_on)
         if code == NOTHING:
@@ -441,9 +378,6 @@ def main(asked: argparse.Namespace) -> int:
             print(f"{before.folder} and {after.folder} hold the same run: {len(found)} cells, none changed")
         else:
             show(before, after, found, said, asked.all)
-        if asked.json:
-            cells = json.dumps([_plain(d) for d in found], indent=1, allow_nan=False)
-            asked.json.write_text(cells + "\n", encoding="utf-8")
     except (NotARun, Incomparable, noise.NotNoise, OSError) as error:
         say(error)
         return USAGE

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from compare.analysis.runs import RunData
-from compare.record.contract import PRECISION, Contract
 from compare.report.verdicts import floor
-
-_TIMER = {
-    "graph": "µs is the median of samples; a sample is one replay of a captured graph divided by its calls.",
-    "events": "µs is the median of eager launches between two events: the host's time is in it where it is the longer.",
-    "paper": "µs is the mean of 100 eager launches behind 20 warm-ups, one kernel after another, as the paper measures:"
-    " no dispersion, and the host's time is in it.",
-}
-_CACHE = {
-    "cold": "Cold: consecutive calls read different pages, and one cycle reads more than the last-level cache holds.",
-    "hot": "Hot: every call reads the same pages, which a cache may still hold.",
-}
 
 
 def header(run: RunData) -> list[tuple[str, str]]:
@@ -76,56 +63,15 @@ def guide(run: RunData) -> Iterator[str]:
 
 
 def _times(run: RunData) -> Iterator[str]:
-    timers, caches, rules = in_use(run)
-    if run.contract:
-        yield f"The timing contract is `{run.contract}`; times of another contract are never compared with these."
-    for timer in timers:
-        yield _TIMER[timer]
-    yield from (_CACHE[cache] for cache in caches)
-    yield from rules
-    yield "Spread is (p95 - p05) / median."
-    if set(timers) - {"paper"}:
-        yield _noisy(run)
+    contract = (run.manifest.get("contract") or {}).get("line", run.contract)
+    if contract:
+        told = contract.removesuffix("; docs/measuring.md")
+        yield f"The timing contract is {told}. Times of another are never compared with these."
+    yield "Spread is (p95 - p05) / median. What a timer, a cache and `noisy` mean: docs/measuring.md."
     yield (
         "`of floor`: the larger of bytes over stated HBM bandwidth and FLOPs over the stated dense peak, divided by the"
         " time. Nobody reaches 100%; it says what is left, not what is attainable."
     )
     yield "`to best`: the time over the row's best time; `× FA3`: FA3's time over the kernel's (above 1× is faster)."
     yield "Kernels marked (bound) solve an easier problem (no paging): they are drawn and listed, and never rank."
-    yield "Host planning and launch cost are not in these times."
-
-
-def _noisy(run: RunData) -> str:
-    """What the mark `noisy` means, at the run's precision (compare.bench.timing.summarise)."""
-    asked: dict[str, Any] = run.manifest.get("contract") or {}
-    contract = Contract(precision=asked.get("precision", PRECISION), processes=asked.get("processes", 1))
-    root = f" {contract.precision:.2%} times the root of {contract.processes} processes" * (contract.processes > 1)
-    return (
-        "`noisy` marks a cell for which, in some process, the 99% interval of the median log-ratio to the yardstick was"
-        f" wider than ±{contract.precision_each:.2%} (`--precision`{root}) or unknown;"
-        " of a kernel that ran alone, and of the yardstick, that of its own times. No cell is hidden for it."
-    )
-
-
-def in_use(run: RunData) -> tuple[list[str], list[str], list[str]]:
-    """Timers and caches of the cells, the contract's first, and its rules of order and precision as sentences."""
-    contract: dict[str, Any] = run.manifest.get("contract") or {}
-    timed = [record.timing for record in run.records if record.timing]
-    timers = list(dict.fromkeys([*filter(None, [contract.get("timer")]), *(t.timer for t in timed)]))
-    caches = list(dict.fromkeys([*filter(None, [contract.get("cache")]), *(t.cache for t in timed)]))
-    rules = []
-    if any(t.order == "interleaved" for t in timed):
-        rules.append("The kernels of a row took turns, in an order that rotates and reverses, inside one process.")
-    if contract.get("precision") and contract.get("timer") != "paper":
-        spent = f"{contract['max_time_s']:g} s of a workload were spent"
-        over_all = " over all processes together" if contract.get("processes", 1) > 1 else ""
-        rules.append(
-            "Rounds ended when the 99% interval of the paired log-ratio to the yardstick was to be within"
-            f" ±{100 * contract['precision']:g}%{over_all}, or when {spent} in a process."
-        )
-    if contract.get("processes", 1) > 1:
-        rules.append(
-            f"{contract['processes']} fresh processes measured every cell; an interval resamples processes, then rounds"
-            " (Kalibera and Jones)."
-        )
-    return timers, caches, rules
+    yield "Host planning and launch cost are not in these times, except where the timer launches eagerly."
