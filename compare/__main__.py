@@ -31,6 +31,7 @@ VERBS = {
     "explain": "compare.run.explain",
     "doctor": "compare.run.doctor",
     "grade": "compare.studies.grade.grade",
+    "exchange": "compare.studies.exchange.exchange",
     "census": "compare.pages.census",
     "history": "compare.pages.history",
     "bisect": "compare.studies.bisect",

@@ -34,6 +34,7 @@ from common.oracle.tolerance import check
 from common.spec import Features, PagedBatch, SpecError, refusals
 
 OTHER = 7.0
+SMALL = 1e-8  # added to what a relative error is of
 SHRINK_CALLS, SHRINK_S = 60, 120.0
 LATE = "timeout"  # status of a case without an answer in time
 NOT_ASKED = "not asked"
@@ -46,7 +47,8 @@ class Unavailable(RuntimeError):
 @dataclass(frozen=True)
 class Result:
     """What became of one case. case: its expression. declared: an `unsupported` that the kernel announced. cause: the
-    mistake that explains it, if one was searched and found."""
+    mistake that explains it, if one was searched and found. errors: the largest over its calls, from float64:
+    `absolute` and `relative` of `out`, and `part` of a budget, of any of the checker's rules; None: not finite."""
 
     case: str
     status: str
@@ -54,6 +56,7 @@ class Result:
     declared: bool = False
     repro: str = ""
     cause: str = ""
+    errors: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -92,6 +95,7 @@ class Kit:
     _stopped: bool = False
     _why: str | None = None  # the mistake searched for the running case
     _earlier: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)  # results of its calls
+    _errors: dict[str, float | None] = field(default_factory=dict)  # and the largest of them
 
     def close(self) -> None:
         self.child.close()
@@ -151,7 +155,7 @@ class Kit:
     def once(self, expression: str, why: str | None = None) -> Result:
         """Run one case in the present child. why: the mistake to search behind a failure: "" for any of
         `common.kit.causes`, else this one; None for none."""
-        self._why, self._earlier = why, {}
+        self._why, self._earlier, self._errors = why, {}, {}
         case = self._fitting(expression)
         name = write(case)
         if case.large and self.device == "cpu":
@@ -172,8 +176,8 @@ class Kit:
             if case.name == ELSEWHERE:
                 self._elsewhere(run, batch, features, guards, first)
         except _Wrong as wrong:
-            return Result(name, wrong.status, wrong.reason, cause=wrong.cause)
-        return Result(name, "ok")
+            return Result(name, wrong.status, wrong.reason, cause=wrong.cause, errors=self._errors)
+        return Result(name, "ok", errors=self._errors)
 
     def _fitting(self, expression: str) -> Case:
         """The case: in a declared dtype, where its own is not declared and none was asked for; if made by axes, without
@@ -221,6 +225,7 @@ class Kit:
         verdict = check(out, lse, batch, features, contract, expected, structured=case.structured)
         written = {"out": out} | ({} if lse is None else {"lse": lse})
         written = {name: tensor[: expected.num_tokens].clone() for name, tensor in written.items()}
+        self._note(written["out"].double(), expected.out, verdict.worst)
         if not verdict.ok:
             found = Found(out, lse, batch, features, contract, case.structured)
             more, cause = "", ""
@@ -229,6 +234,15 @@ class Kit:
                 more, cause = self._because(found, written, poison, again)
             raise _Wrong("incorrect", f"{which}: {verdict.reason}{more}", cause)
         return written
+
+    def _note(self, out: torch.Tensor, expected: torch.Tensor, part: float) -> None:
+        """Keep the largest errors of the case."""
+        off = (out - expected).abs()
+        found = {"absolute": off, "relative": off / (expected.abs() + SMALL)}
+        found = {name: float(error.max()) if error.numel() else 0.0 for name, error in found.items()} | {"part": part}
+        for name, error in found.items():
+            before = self._errors.get(name, 0.0)
+            self._errors[name] = None if before is None or not math.isfinite(error) else max(before, error)
 
     def _because(
         self, found: Found, written: dict[str, torch.Tensor], poison: float, again: Callable[[float], Any]

@@ -19,6 +19,7 @@ SAID = {  # program -> what it prints
     "plan": r"torch\.Size\(\[5, 8, 64\]\) calls that compiled something after the warm-up: 0",
     "own_kernel": r"right in all 1 cases",
     "trace": r"4 cells: 4 ok",
+    "exchange": r"right +reference 2q1s20: .*\n.*\n1 of 1 right",
     "tune": r"of the default's estimated time: \w+",
 }
 ARGUMENTS = {"own_kernel": ["--case", "all-decode"]}

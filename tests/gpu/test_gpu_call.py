@@ -3,6 +3,7 @@ give the same bits."""
 
 import contextlib
 import importlib
+import math
 import random
 
 import pytest
@@ -10,10 +11,15 @@ import torch
 
 from calls import TENSORS, assert_right, exact, taking, tensors
 from common.cases.batch import make_batch
+from common.engines import flashinfer
 from common.oracle.integrity import same_bits
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.metadata import cdiv
+from common.spec.precision import Precision
+from page_lists import page_lists
 
 SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)
 DSLS = ("triton", "helion")
@@ -222,3 +228,17 @@ def test_a_kept_launch_lets_nothing_malformed_through(dsl, change):
     with no_wait(), pytest.raises(SpecError) as refused:
         call(**asked | {name: malformed})
     assert refused.value.argument == name
+
+
+@pytest.mark.parametrize("page", [1, 16])
+@pytest.mark.parametrize("mix", ["decode", "mixed"])
+@pytest.mark.parametrize("kernel", ["triton/native.auto", "helion/auto"])
+def test_page_lists_become_a_table_without_a_wait(kernel, mix, page):
+    batch = make_batch(MIXES[mix], SHAPE, seed=5, device="cuda")
+    asked = page_lists(batch, page)
+    flashinfer.attention(kernel, **asked)
+    with no_wait():
+        out, lse = flashinfer.attention(kernel, **asked)
+    expected = reference(batch, Features())
+    verdict = check(out, lse * math.log(2.0), batch, Features(), Precision(), expected)
+    assert verdict.ok, verdict.reason

@@ -46,10 +46,11 @@ SPOILED = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate file as it was read."""
+    """A candidate file as it was read. beside: (path, bytes) of files that lie in its folder too."""
 
     name: str
     source: bytes
+    beside: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def sha256(self) -> str:
@@ -61,15 +62,19 @@ def alone(candidate: Candidate) -> Iterator[Path]:
     """A folder with only the candidate, as the module MODULE, readable by other users."""
     with tempfile.TemporaryDirectory(prefix="diptych-grade-") as folder:
         Path(folder).chmod(0o755)
-        (Path(folder) / f"{MODULE}.py").write_bytes(candidate.source)
+        for name, source in ((f"{MODULE}.py", candidate.source), *candidate.beside):
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(source)
         yield Path(folder)
 
 
 def judged(
     candidate: Candidate, entry: str, asks: Sequence[Sequence[str]], words: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """{"verdict", "kind", "case", "reason", "right", "asked", "by", "seconds"} of the first of `asks` in which the
-    candidate is not right, else of the last. kind: of a cheat; for wrong values, the mistake that explains them.
+    """{"verdict", "kind", "case", "reason", "right", "asked", "errors", "by", "seconds"} of the first of `asks` in
+    which the candidate is not right, else of the last. kind: of a cheat; for wrong values, the mistake that explains
+    them. errors: `common.kit.kit.Result`'s, of the case that is not right, else of the last that was asked.
 
     asks: what to ask of diptych-check, in order: ("--level", "first"). words: further options of each.
     """
@@ -108,7 +113,7 @@ def _once(candidate: Candidate, entry: str, words: Sequence[str]) -> dict[str, A
 
 
 def verdict(word: str, **more: Any) -> dict[str, Any]:
-    return {"verdict": word, "kind": "", "case": "", "reason": "", "right": 0, "asked": 0} | more
+    return {"verdict": word, "kind": "", "case": "", "reason": "", "right": 0, "asked": 0, "errors": {}} | more
 
 
 def read(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,6 +126,7 @@ def read(report: Mapping[str, Any]) -> dict[str, Any]:
         (case for case in asked if case["status"] != "ok"), dict.fromkeys(("case", "status", "reason", "cause"), "")
     )
     counts |= {"case": bad["case"], "reason": bad["reason"], "kind": bad["cause"]}
+    counts |= {"errors": (bad if bad["status"] else asked[-1] if asked else {}).get("errors", {})}
     for key, kind in SPOILED.items():
         if named := report[key]:
             return verdict(CHEAT, **counts | {"kind": kind, "case": "", "reason": ", ".join(map(str, named))})
