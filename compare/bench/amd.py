@@ -1,5 +1,4 @@
-"""Facts, clocks and users of an AMD GPU, from the library amdsmi, or from amd-smi and rocm-smi where it is not
-installed.
+"""Facts, clocks and users of an AMD GPU, from the library amdsmi, or its clock from amd-smi where it is not installed.
 
 A GPU is named by its address on the bus: torch's number counts what HIP_VISIBLE_DEVICES left, the tools count all GPUs.
 amdsmi answers "N/A" for what a GPU or a release does not tell.
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -88,20 +86,6 @@ def by_amd_smi(where: str) -> Callable[[], Reading]:
         gpu = plain[0] if isinstance(plain, list) else plain
         graphics = [part for name, part in gpu["clock"].items() if name.startswith("gfx") and isinstance(part, dict)]
         return Reading(_highest([part.get("clk") for part in graphics]))
-
-    return read
-
-
-def by_rocm_smi(index: int) -> Callable[[], Reading]:
-    """Read by torch's number, the only one that rocm-smi knows. With HIP_VISIBLE_DEVICES it may be another GPU's
-    clock."""
-
-    def read() -> Reading:
-        answer = said(["rocm-smi", "-d", str(index), "--showclocks", "--json"])
-        found = re.search(r'"sclk clock speed:?": *"\((\d+)Mhz\)"', answer, re.IGNORECASE)
-        if found is None:
-            raise ValueError("no sclk")
-        return Reading(float(found[1]))
 
     return read
 

@@ -1,7 +1,7 @@
 """Read the SM clock and throttle state of a GPU between rounds; {} where nothing here can tell.
 
-Through the vendor's library (NVML, amdsmi: under 1 ms a reading), else by its tool (nvidia-smi; amd-smi, then rocm-smi:
-far slower). A reader that fails is not asked again.
+Through the vendor's library (NVML, amdsmi: under 1 ms a reading), else by its tool (nvidia-smi, amd-smi: far slower).
+A reader that fails is not asked again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ def readers(device: torch.device) -> list[tuple[str, float, Callable[[], Callabl
         return [
             ("amdsmi", LIBRARY_EVERY_S, lambda: amd.by_library(where)),
             ("amd-smi", TOOL_EVERY_S, lambda: amd.by_amd_smi(where)),
-            ("rocm-smi", TOOL_EVERY_S, lambda: amd.by_rocm_smi(device.index or 0)),
         ]
     return [
         ("nvml", LIBRARY_EVERY_S, lambda: nvidia.by_library(where)),

@@ -17,13 +17,14 @@ from pathlib import Path
 from common.cases.named import BY_NAME
 from compare.competitors import registry
 from compare.exits import USAGE, say
-from compare.pages import add_write, capability, cases, settle_all
+from compare.pages import add_write, cases, settle_all
 from compare.record import folder as run_folder
+from compare.studies import capability
 from compare.studies.capability import NoResults
 from compare.studies.constructs import CONSTRUCTS
 
 HELP = "docs/features.md, capability.md, cases.md: what kernels can do, and on which cases"
-PAGE = run_folder.ROOT / "docs" / "features.md"
+PAGE, ABLE = (run_folder.ROOT / "docs" / name for name in ("features.md", "capability.md"))
 BLOCK = re.compile(r"<!-- (?P<name>matrix|refused) -->\n.*?<!-- end -->", re.DOTALL)
 # Members of SUPPORTS in the page's order; every case asks for `lse`, so its cases are not counted.
 MEMBERS = (
@@ -78,7 +79,8 @@ def render(text: str) -> str:
 
 def texts() -> dict[Path, str]:
     """docs/features.md, docs/capability.md and docs/cases.md. Raises NoResults."""
-    return {PAGE: render(PAGE.read_text(encoding="utf-8"))} | capability.texts() | cases.texts()
+    able = capability.render(capability.read(capability.RESULTS))
+    return {PAGE: render(PAGE.read_text(encoding="utf-8")), ABLE: able, **cases.texts()}
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare.analysis import tables
+from compare.analysis.committed import KERNELS as COLUMNS
 from compare.analysis.standing import KINDS
 from compare.analysis.verdict import MARGIN
 from compare.record.folder import ROOT
@@ -137,12 +138,6 @@ LIMITS = {  # the rate of each class by which it is limited, and its unit
     "mixed": ("tflops", "TFLOP/s"),
 }
 SPACE = "\u00a0"  # does not break
-COLUMNS = {  # short name of a kernel -> title
-    "triton": "Triton",
-    "helion": "Helion",
-    "gluon": "Gluon (Hopper only)",
-    "vllm": "vLLM's Triton",
-}
 
 
 def _speed(one: Figure | None, rows: int) -> str:

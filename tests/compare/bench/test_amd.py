@@ -79,13 +79,13 @@ def test_settings_that_disturb_are_named(monkeypatch, tmp_path, kernarg, balanci
 def test_without_the_library_the_tools_are_asked(library, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert [name for name, _, _ in readers(DEVICE)] == ["amdsmi", "amd-smi", "rocm-smi"]
+    assert [name for name, _, _ in readers(DEVICE)] == ["amdsmi", "amd-smi"]
     assert amd.facts(DEVICE) == {} and Clocks(DEVICE).end() == {}
     with pytest.raises(ImportError):
         amd.users(amd.address(DEVICE))
-    tool = tmp_path / "rocm-smi"
-    tool.write_text(f'#!{sys.executable}\nprint(\'{{"card0": {{"sclk clock speed:": "(1300Mhz)"}}}}\')\n')
+    tool = tmp_path / "amd-smi"
+    tool.write_text(f'#!{sys.executable}\nprint(\'[{{"gpu": 0, "clock": {{"gfx_0": {{"clk": 1300}}}}}}]\')\n')
     tool.chmod(0o755)
     found = Clocks(DEVICE)
     found.begin()
-    assert found.end() == {"source": "rocm-smi", "sm_mhz": [1300.0] * 3, "throttle": None, "readings": 2}
+    assert found.end() == {"source": "amd-smi", "sm_mhz": [1300.0] * 3, "throttle": None, "readings": 2}

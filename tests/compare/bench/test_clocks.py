@@ -15,7 +15,6 @@ SAID = {  # tool: what it prints
     "nvidia-smi": "1830, 0x0000000000000005",
     "amd-smi": '[{"gpu": 0, "clock": {"gfx_0": {"clk": {"value": 2100}}, "gfx_1": {"clk": "N/A"}, '
     '"mem_0": {"clk": {"value": 1}}}}]',
-    "rocm-smi": '{"card0": {"sclk clock speed:": "(1300Mhz)", "sclk clock level:": "1"}}',
 }
 NVIDIA = Reading(1830.0, frozenset({"sw_power_cap"}))
 
@@ -39,7 +38,6 @@ def tools(tmp_path, monkeypatch):
     [
         ("nvidia-smi", nvidia.by_nvidia_smi, ("GPU-1", "mask"), NVIDIA),
         ("amd-smi", amd.by_amd_smi, ("0000:1d:00.0",), Reading(2100.0)),
-        ("rocm-smi", amd.by_rocm_smi, (0,), Reading(1300.0)),
     ],
 )
 def test_each_tool_is_understood(tools, tool, make, arguments, expected):

@@ -88,7 +88,7 @@ def test_the_doctor_says_in_a_line_each_what_nobody_tells(diptych, tmp_path):
     said = diptych(*DOCTOR)
     for line in (
         "whether other processes use the GPU is not known (ModuleNotFoundError: No module named 'amdsmi')",
-        "none of amdsmi, amd-smi, rocm-smi tells the SM clock: throttling would not be seen",
+        "none of amdsmi, amd-smi tells the SM clock: throttling would not be seen",
         "FlashAttention 3 is not here",
     ):
         assert said.count(line) == 1, said
