@@ -44,9 +44,7 @@ def _load() -> tuple[ModuleType, dict[torch.dtype, object]]:
 _module, _TYPES = _load()
 _ONE = torch.ones(1)
 
-
-def workspace(shape, capacity, config) -> None:
-    """The call allocates its scratch."""
+workspace = bare_files.no_scratch
 
 
 @launches(NAME, SUPPORTS)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from common.spec import AttentionShape, UnsupportedFeature
-from common.spec.kernel import Capacity, Precision, launches
-from compare.competitors.baselines import aiter_files
+from common.spec.kernel import Precision, launches
+from compare.competitors.baselines import aiter_files, bare_files
 
 NAME = "baseline/aiter_triton"
 RELEASE = ("amd-aiter", "0.1.7.post2.dev18", "2025-11", "BSD", "Triton", 320)
@@ -24,12 +23,7 @@ SUPPORTS = frozenset({"causal", "sliding_window", "softcap", "sinks", "full_grap
 CONTRACT = Precision(dot="tf32")  # its dots name no precision
 
 
-@dataclass(frozen=True)
-class Config:
-    """Nothing to choose: AITER has a table of its own."""
-
-
-DEFAULT = Config()
+DEFAULT = None
 
 
 def find() -> Callable[..., None]:
@@ -51,9 +45,7 @@ if torch.version.hip is None and torch.cuda.is_available():
     raise ImportError("AITER's kernels run on AMD GPUs alone, and this torch is not built for ROCm")
 _attend = find()
 
-
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
-    """The call allocates its scratch."""
+workspace = bare_files.no_scratch
 
 
 def _refuse(shape: AttentionShape) -> None:
@@ -79,7 +71,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
         max_seqlen_k=batch.stats.max_seq_len,
         softmax_scale=batch.softmax_scale,
         causal=True,
-        window_size=(-1 if features.sliding_window is None else features.sliding_window - 1, 0),
+        window_size=bare_files.window_of(features),
         block_table=batch.block_table,
         softcap=features.softcap or 0,
         q_descale=None,

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from common.spec import PagedBatch, UnsupportedFeature
+from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity
 
 UNITS = 132  # of an H200, for which a peer chooses where no GPU is
 
@@ -24,6 +25,16 @@ UNITS = 132  # of an H200, for which a peer chooses where no GPU is
 def units() -> int:
     """The SMs or compute units of the GPU here."""
     return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else UNITS
+
+
+def no_scratch(shape: AttentionShape, capacity: Capacity, config: None) -> None:
+    """The workspace of a peer that allocates in its call."""
+
+
+def window_of(features: Features) -> tuple[int, int]:
+    """Keys before and behind the query's own; -1 is no limit."""
+    left = -1 if features.sliding_window is None else features.sliding_window - 1
+    return left, 0 if features.causal else left
 
 
 def expect_decodes(name: str, batch: PagedBatch) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 from common.spec.kernel import Precision, launches
+from compare.competitors.baselines import bare_files
 
 NAME = "baseline/conch"
 RELEASE = ("conch-triton-kernels", "1.3", "2025-09", "Apache-2.0", "Triton", 239)
@@ -24,9 +25,7 @@ def _find() -> Callable[..., torch.Tensor]:
 
 _attend = _find()
 
-
-def workspace(shape, capacity, config) -> None:
-    """The call allocates its scratch."""
+workspace = bare_files.no_scratch
 
 
 @launches(NAME, SUPPORTS)

@@ -22,9 +22,7 @@ def _find() -> Callable[..., torch.Tensor]:
 
 _attend = _find()
 
-
-def workspace(shape, capacity, config) -> None:
-    """The call allocates its scratch."""
+workspace = bare_files.no_scratch
 
 
 @launches(NAME, SUPPORTS)

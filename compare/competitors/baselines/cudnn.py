@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from common.spec import AttentionShape, UnsupportedFeature
-from common.spec.kernel import Capacity, Precision, launches
+from common.spec import UnsupportedFeature
+from common.spec.kernel import Precision, launches
 from compare.competitors.baselines import sdpa
 
 NAME = "baseline/cudnn"
@@ -23,8 +23,8 @@ REFUSALS = ("No available kernel", "No viable backend")  # how torch begins wher
 
 SUPPORTS = sdpa.SUPPORTS
 CONTRACT = Precision()
-Config = sdpa.Config
-DEFAULT = Config()
+DEFAULT = None
+workspace, prepare = sdpa.workspace, sdpa.prepare
 
 if not torch.cuda.is_available() or torch.version.cuda is None:
     raise ImportError("cuDNN's attention needs an NVIDIA GPU; none is here")
@@ -41,13 +41,6 @@ def only(backend: SDPBackend, name: str, attend: Callable[[], Any]) -> None:
         raise UnsupportedFeature(
             name, "a batch that this backend of torch refuses", "what its other backends do"
         ) from error
-
-
-def workspace(shape: AttentionShape, capacity: Capacity, config: sdpa.Config) -> None:
-    """The gathered K and V are allocated by the call."""
-
-
-prepare = sdpa.prepare
 
 
 @launches(NAME, SUPPORTS)

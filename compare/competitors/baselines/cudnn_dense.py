@@ -8,8 +8,7 @@ from compare.competitors.baselines import cudnn, sdpa, sdpa_dense
 NAME = "baseline/cudnn_dense"
 SUPPORTS = sdpa.SUPPORTS
 CONTRACT = Precision()
-Config = sdpa.Config
-DEFAULT = Config()
+DEFAULT = None
 workspace, prepare = sdpa_dense.workspace, sdpa_dense.prepare
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
-from common.spec import AttentionShape, UnsupportedFeature
-from common.spec.kernel import Capacity, Precision, launches
+from common.spec import UnsupportedFeature
+from common.spec.kernel import Precision, launches
+from compare.competitors.baselines import bare_files
 
 NAME = "baseline/flag_gems"
 RELEASE = ("flag-gems", "5.0.2", "2026-04", "Apache-2.0", "Triton", 1009)
@@ -30,16 +30,8 @@ def _find() -> Callable[..., torch.Tensor]:
 _attend = _find()
 
 
-@dataclass(frozen=True)
-class Config:
-    """Nothing to choose: FlagGems tunes or picks by itself."""
-
-
-DEFAULT = Config()
-
-
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
-    """The call allocates its scratch."""
+DEFAULT = None
+workspace = bare_files.no_scratch
 
 
 @launches(NAME, SUPPORTS)
@@ -48,7 +40,6 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     if batch.shape.dtype is torch.float32:
         raise UnsupportedFeature(NAME, "dtype float32", "float16, bfloat16")
     live = slice(0, min(batch.stats.num_tokens, batch.num_tokens))
-    window = -1 if features.sliding_window is None else features.sliding_window - 1
     _attend(
         batch.query[live],
         batch.key_cache,
@@ -59,7 +50,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
         seqused_k=batch.seq_lens,
         softmax_scale=batch.softmax_scale,
         causal=features.causal,
-        window_size=(window, 0 if features.causal else window),
+        window_size=bare_files.window_of(features),
         softcap=features.softcap or 0.0,
         block_table=batch.block_table,
         out=out[live],

@@ -18,6 +18,7 @@ import torch
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, launches
+from compare.competitors.baselines.bare_files import window_of
 
 NAME = "baseline/flash_attn3"
 RELEASE = ("vllm", "0.25.1", "", "BSD-3-Clause", "CUDA", 0)
@@ -84,14 +85,6 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Plan
     return Plan()
 
 
-def _window(features: Features) -> tuple[int, int]:
-    """Keys left and right of the query's own; -1 is no limit."""
-    if features.sliding_window is None:
-        return -1, 0 if features.causal else -1
-    left = features.sliding_window - 1
-    return left, 0 if features.causal else left
-
-
 def _refuse(batch: PagedBatch) -> None:
     shape = batch.shape
     if shape.dtype is torch.float32:
@@ -120,7 +113,7 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Pl
             cu_seqlens_q=batch.query_start_loc,
             page_size=shape.block_size,
             causal=features.causal,
-            window_size=_window(features),
+            window_size=window_of(features),
             has_softcap=features.softcap is not None,
             num_splits=config.num_splits,
         )
@@ -135,7 +128,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     common = {
         "softmax_scale": batch.softmax_scale,
         "causal": features.causal,
-        "window_size": list(_window(features)),
+        "window_size": list(window_of(features)),
         "softcap": features.softcap or 0.0,
         "num_splits": config.num_splits,
     }
@@ -163,7 +156,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
         page_table=batch.block_table,
         cu_seqlens_q=batch.query_start_loc,
         max_seqlen_q=batch.stats.max_query_len,
-        **common | {"window_size": _window(features)},
+        **common | {"window_size": window_of(features)},
     )
     live = slice(0, batch.stats.num_tokens)
     out[live] = found[live]

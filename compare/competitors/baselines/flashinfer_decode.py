@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from common.spec import Features, PagedBatch, UnsupportedFeature
-from compare.competitors.baselines.flashinfer_paths import Config, Path, Plan, library, options, pages_of, sizes
+from compare.competitors.baselines.flashinfer_paths import Path, Plan, library, options, pages_of, sizes
 
 TENSOR_CORES_FROM = 4  # query heads a KV head: from there on engines ask for tensor cores, which need rows to fill
 
@@ -39,5 +39,5 @@ class Decode(Path):
 
 RELEASE = ("flashinfer-python", "0.7.2", "", "Apache-2.0", "CUDA", 0)
 PATH = Decode("baseline/flashinfer_decode")
-SUPPORTS, CONTRACT, DEFAULT = PATH.supports, Path.CONTRACT, Config()
+SUPPORTS, CONTRACT, DEFAULT = PATH.supports, Path.CONTRACT, None
 workspace, prepare, launch = PATH.workspace, PATH.prepare, PATH.launch

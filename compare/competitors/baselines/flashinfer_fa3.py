@@ -2,7 +2,7 @@
 
 import torch
 
-from compare.competitors.baselines.flashinfer_paths import Config, Path, Prefill
+from compare.competitors.baselines.flashinfer_paths import Path, Prefill
 
 if torch.cuda.get_device_capability()[0] != 9:
     raise ImportError(
@@ -12,5 +12,5 @@ if torch.cuda.get_device_capability()[0] != 9:
 RELEASE = ("flashinfer-python", "0.7.2", "", "Apache-2.0", "CUDA", 0)
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})
 PATH = Prefill("baseline/flashinfer_fa3", SUPPORTS, "fa3")
-CONTRACT, DEFAULT = Path.CONTRACT, Config()
+CONTRACT, DEFAULT = Path.CONTRACT, None
 workspace, prepare, launch = PATH.workspace, PATH.prepare, PATH.launch

@@ -37,11 +37,6 @@ library = _find()
 
 
 @dataclass(frozen=True)
-class Config:
-    """Nothing to choose: FlashInfer plans a step by itself."""
-
-
-@dataclass(frozen=True)
 class Pages:
     """A group of sequences as FlashInfer names them: the pages of sequence i are indices[indptr[i]:indptr[i + 1]].
 
@@ -101,13 +96,13 @@ class Path:
     supports: frozenset[str] = frozenset({"causal", "sliding_window", "softcap"})
 
     CONTRACT = Precision()
-    DEFAULT = Config()
+    DEFAULT = None
 
-    def workspace(self, shape: AttentionShape, capacity: Capacity, config: Config) -> Plan:
+    def workspace(self, shape: AttentionShape, capacity: Capacity, config: None) -> Plan:
         """Zeros, as FlashInfer asks of its first use."""
         return Plan(torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=capacity.device))
 
-    def prepare(self, batch: PagedBatch, features: Features, config: Config, workspace: Plan) -> Plan:
+    def prepare(self, batch: PagedBatch, features: Features, config: None, workspace: Plan) -> Plan:
         """The step's plan; other values on the same pages need none of their own."""
         self.refuse(batch, features)
         return workspace if workspace.parts else self.plan(batch, features, workspace)
@@ -127,7 +122,7 @@ class Path:
         batch: PagedBatch,
         features: Features,
         out: torch.Tensor,
-        config: Config,
+        config: None,
         workspace: Plan,
         *,
         lse: torch.Tensor | None = None,

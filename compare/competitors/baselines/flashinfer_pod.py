@@ -6,7 +6,7 @@ import torch
 
 from common.spec import Features, PagedBatch, UnsupportedFeature
 from common.spec.metadata import lens_of
-from compare.competitors.baselines.flashinfer_paths import Config, Pages, Path, Plan, library, options, pages_of, sizes
+from compare.competitors.baselines.flashinfer_paths import Pages, Path, Plan, library, options, pages_of, sizes
 
 
 def _plan_arguments(pages: Pages) -> tuple[torch.Tensor, ...]:
@@ -40,5 +40,5 @@ class Pod(Path):
 
 RELEASE = ("flashinfer-python", "0.7.2", "", "Apache-2.0", "CUDA", 0)
 PATH = Pod("baseline/flashinfer_pod", frozenset({"causal", "sliding_window"}))
-SUPPORTS, CONTRACT, DEFAULT = PATH.supports, Path.CONTRACT, Config()
+SUPPORTS, CONTRACT, DEFAULT = PATH.supports, Path.CONTRACT, None
 workspace, prepare, launch = PATH.workspace, PATH.prepare, PATH.launch

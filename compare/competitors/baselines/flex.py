@@ -24,12 +24,7 @@ SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})  # n
 CONTRACT = Precision()
 
 
-@dataclass(frozen=True)
-class Config:
-    """Nothing to choose: torch has defaults of its own for each GPU."""
-
-
-DEFAULT = Config()
+DEFAULT = None  # torch has defaults of its own for each GPU
 
 
 @dataclass
@@ -49,7 +44,7 @@ class Plan:
     slots: torch.Tensor | None = None
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Plan:
+def workspace(shape: AttentionShape, capacity: Capacity, config: None) -> Plan:
     """An empty plan. Forgets what was compiled for earlier rows: torch keeps eight and then compiles no more."""
     if capacity.device.type == "cuda":
         torch.compiler.reset()
@@ -85,7 +80,7 @@ def _mask(owners: tuple[torch.Tensor, ...], features: Features) -> BlockMask:
     return create_block_mask(visible, None, None, len(query_seq), len(key_seq), device=query_seq.device)
 
 
-def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Plan) -> Plan:
+def prepare(batch: PagedBatch, features: Features, config: None, workspace: Plan) -> Plan:
     """Where the keys lie, and once a row the mask. Other values on the same pages need nothing new."""
     if workspace.pages is not None:
         return workspace

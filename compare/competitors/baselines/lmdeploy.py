@@ -70,9 +70,7 @@ def _late() -> dict[str, object]:
 
 _, _paged, _flash, _flatten = _load()
 
-
-def workspace(shape, capacity, config) -> None:
-    """The call allocates its scratch."""
+workspace = bare_files.no_scratch
 
 
 @launches(NAME, SUPPORTS)

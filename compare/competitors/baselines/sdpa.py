@@ -11,21 +11,18 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, launches
+from common.spec import Features, PagedBatch
+from common.spec.kernel import Precision, launches
 from common.spec.metadata import lens_of
+from compare.competitors.baselines import bare_files
 
 RELEASE = ("torch", "2.11.0", "", "BSD-3-Clause", "CUDA", 0)
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window"})  # not full_graph: the lengths shape the work
 CONTRACT = Precision()
 
 
-@dataclass(frozen=True)
-class Config:
-    """Nothing to choose: torch picks the backend."""
-
-
-DEFAULT = Config()
+DEFAULT = None  # torch picks the backend
+workspace = bare_files.no_scratch
 
 
 @dataclass(frozen=True)
@@ -131,11 +128,7 @@ def _mask(query_len: int, seq_len: int, features: Features, device: torch.device
     return seen
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
-    """The gathered K and V are allocated by the call."""
-
-
-def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Plan | None) -> Plan:
+def prepare(batch: PagedBatch, features: Features, config: None, workspace: Plan | None) -> Plan:
     """The host's knowledge of the lengths; the same for every set of values."""
     return workspace or make_plan(batch, features)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, launches
+from common.spec import Features, PagedBatch
+from common.spec.kernel import Precision, launches
 from compare.competitors.baselines import sdpa
 
 SUPPORTS = sdpa.SUPPORTS
 CONTRACT = Precision()
-Config = sdpa.Config
-DEFAULT = Config()
+DEFAULT = None
+workspace = sdpa.workspace
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,7 @@ class Workspace:
     dense: sdpa.Dense
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: sdpa.Config) -> None:
-    """Sized by `prepare`, which knows the lengths."""
-
-
-def prepare(batch: PagedBatch, features: Features, config: sdpa.Config, workspace: Workspace | None) -> Workspace:
+def prepare(batch: PagedBatch, features: Features, config: None, workspace: Workspace | None) -> Workspace:
     """K and V out of their pages; given a workspace, into the same buffers."""
     plan = workspace.plan if workspace else sdpa.make_plan(batch, features)
     fresh = [tuple(x.contiguous() for x in pair) for pair in sdpa.gather(batch, plan)]

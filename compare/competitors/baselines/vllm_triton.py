@@ -18,7 +18,7 @@ import torch
 from common.gpus import Gpu
 from common.spec import AttentionShape, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, launches
-from compare.competitors.baselines import vllm_files
+from compare.competitors.baselines import bare_files, vllm_files
 
 NAME = "baseline/vllm_triton"
 RELEASE = ("vllm", "0.32.0", "2026-10", "Apache-2.0", "Triton", 401)
@@ -109,7 +109,6 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     _refuse(batch.shape)
     stats = batch.stats
     live = slice(0, min(stats.num_tokens, batch.num_tokens))
-    window = -1 if features.sliding_window is None else features.sliding_window - 1
     _interface().unified_attention(
         q=batch.query[live],
         k=batch.key_cache,
@@ -121,7 +120,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
         max_seqlen_k=stats.max_seq_len,
         softmax_scale=batch.softmax_scale,
         causal=features.causal,
-        window_size=(window, 0 if features.causal else window),
+        window_size=bare_files.window_of(features),
         block_table=batch.block_table,
         softcap=features.softcap or 0,
         q_descale=None,
