@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from compare.exits import Parser
 from compare.fleet.cluster import AUTO
-
-
-class Command(Protocol):
-    """A verb or study with its words, as compare.__main__ reads it."""
-
-    name: str
-    words: tuple[str, ...]
-
-    def parser(self) -> argparse.ArgumentParser: ...
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from common import gpus
 from compare.analysis import seats
 from compare.exits import NO_GPU, NOTHING, OK, ending
 from compare.fleet import muster, shares
-from compare.fleet.asked import Asked, Command
+from compare.fleet.asked import Asked
 from compare.fleet.cluster import Cluster, Lost, NoFleet, RemoteSeat
 from compare.fleet.drive import Drive
 from compare.fleet.muster import Mixed, Muster
@@ -78,8 +78,8 @@ class SeatedRows:
         self._stack.close()
 
 
-def main(asked: Command) -> int:
-    """Run `run --fleet`; returns its exit code."""
+def main(asked: Any) -> int:
+    """Run `run --fleet`, a `compare.__main__.Command`; returns its exit code."""
     over = Asked.of(asked.words)
     execute = functools.partial(_execute, over=over, given=asked.words)
     return ending(lambda: command.main(over.words, execute), (NoFleet, Mixed))

@@ -1,4 +1,4 @@
-"""Size and shape of each kernel's source: tokens, logical lines, cyclomatic number, escapes, questions of the platform.
+"""Size and shape of each kernel's source: tokens, logical lines, cyclomatic number, escapes.
 
     python -m compare study sizes [--kernels 'triton/*,helion/*']
 
@@ -33,7 +33,6 @@ ENTRIES = ("launch", "workspace")
 KERNEL_MAKERS = ("jit", "kernel")  # triton.jit, helion.kernel, binding.kernel: decorators or calls
 ESCAPES = ("inline_triton", "triton_kernel", "inline_asm_elementwise", "gluon", "libdevice")
 VENDORS = ("cuda", "hip")  # below tl.extra: one vendor's instructions
-PLATFORM = ("vendor", "arch", "is_hip", "hip", "can_overlap")  # names that ask which GPU this is
 _LAYOUT = {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
 _BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension, ast.match_case)
 
@@ -47,7 +46,6 @@ class Size:
     lines: int
     cyclomatic: int
     escapes: int
-    platform: int
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,6 @@ def _escapes(tree: ast.AST) -> Iterator[str]:
                 yield ".".join(dotted)
 
 
-def _asks_platform(node: ast.AST) -> bool:
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return name in PLATFORM and isinstance(getattr(node, "ctx", None), ast.Load)
-
-
 def measure(functions: Iterable[ast.FunctionDef]) -> Size:
     """The sums over the normalised functions."""
     texts = [normalised(function) for function in functions]
@@ -120,7 +113,6 @@ def measure(functions: Iterable[ast.FunctionDef]) -> Size:
         lines=sum(isinstance(node, ast.stmt) for node in nodes),
         cyclomatic=len(texts) + branches,
         escapes=sum(len(list(_escapes(tree))) for tree in trees),
-        platform=sum(_asks_platform(node) for node in nodes),
     )
 
 

@@ -56,10 +56,10 @@ def test_the_cyclomatic_number_is_one_and_the_branches(body, branches):
     assert sizes.measure(functions(f"def f(a, b, c):\n {body}\n")).cyclomatic == 1 + branches
 
 
-def test_escapes_and_questions_of_the_platform_are_counted():
-    text = "def f(x, gpu):\n tl.extra.cuda.gdc_wait()\n hl.inline_triton('')\n return x if gpu.vendor == 'amd' else x\n"
+def test_escapes_are_counted():
+    text = "def f(x):\n tl.extra.cuda.gdc_wait()\n hl.inline_triton('')\n return x\n"
     size = sizes.measure(functions(text))
-    assert (size.escapes, size.platform) == (2, 1)
+    assert size.escapes == 2
     assert sizes.measure(functions("def f(x): return tl.sum(x)")).escapes == 0
 
 
