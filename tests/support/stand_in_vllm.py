@@ -102,3 +102,32 @@ def backend(monkeypatch, *, real=False):
     monkeypatch.delitem(sys.modules, "common.engines.vllm_backend", raising=False)
     yield importlib.import_module("common.engines.vllm_backend")
     sys.modules.pop("common.engines.vllm_backend", None)
+
+
+class Config(types.SimpleNamespace):
+    """What the adapter reads of an engine's config, which may be referred to weakly."""
+
+
+def config(page: int, most_keys: int, dtype: torch.dtype = torch.float32) -> Config:
+    """An engine of 64 tokens and 4 sequences a step, on a CPU."""
+    return Config(
+        scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=4),
+        model_config=types.SimpleNamespace(max_model_len=most_keys, dtype=dtype),
+        device_config=types.SimpleNamespace(device=torch.device("cpu")),
+        cache_config=types.SimpleNamespace(block_size=page, num_gpu_blocks=None),
+        parallel_config=types.SimpleNamespace(decode_context_parallel_size=1),
+        speculative_config=None,
+    )
+
+
+def metadata(batch, lens, slots: torch.Tensor, padding: int = 0):
+    """vLLM's own metadata of a step; tokens and sequences of padding behind, as a full graph has them."""
+    starts = torch.cat([batch.query_start_loc, batch.query_start_loc[-1:].expand(padding)])
+    table = torch.cat([batch.block_table, batch.block_table.new_zeros(padding, batch.block_table.shape[1])])
+    return sys.modules["vllm.v1.attention.backend"].CommonAttentionMetadata(
+        query_start_loc=starts, query_start_loc_cpu=starts.clone(),
+        seq_lens=torch.cat([batch.seq_lens, batch.seq_lens.new_zeros(padding)]), num_reqs=len(lens) + padding,
+        num_actual_tokens=len(slots), max_query_len=max(query for query, _ in lens),
+        max_seq_len=max(keys for _, keys in lens), slot_mapping=slots,
+        block_table_tensor=table,
+    )  # fmt: skip

@@ -3,7 +3,6 @@
 A stale plan is a wrong answer in silence. So the kernel here plans the lengths it was told and attends by these alone:
 every output that a wrong reuse would spoil is held to the reference."""
 
-import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -58,14 +57,7 @@ class Engine:
     """Layers of one engine, a window each; `made` as a kernel's."""
 
     def __init__(self, adapter, monkeypatch, windows, **more):
-        self.config = SimpleNamespaceWithRefs(
-            scheduler_config=SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=4),
-            model_config=SimpleNamespace(max_model_len=96, dtype=torch.float32),
-            device_config=SimpleNamespace(device=torch.device("cpu")),
-            cache_config=SimpleNamespace(block_size=PAGE, num_gpu_blocks=None),
-            parallel_config=SimpleNamespace(decode_context_parallel_size=1),
-            speculative_config=None,
-        )
+        self.config = stand_in_vllm.config(PAGE, 96)
         monkeypatch.setattr(adapter, "get_current_vllm_config", lambda: self.config)
         self.layers = [adapter.Impl(HEADS, SIZE, SIZE**-0.5, KV_HEADS, sliding_window=one, **more) for one in windows]
         self.caches: dict[int, torch.Tensor] = {}
@@ -82,15 +74,8 @@ class Engine:
     def step(self, lens, padding=0, capture=False, seed=0):
         """(batch, metadata); padding: sequences and rows behind, as a full graph's."""
         batch = make_batch(lens, SHAPE, seed=seed)
-        starts = torch.cat([batch.query_start_loc, batch.query_start_loc[-1:].expand(padding)])
-        table = torch.cat([batch.block_table, batch.block_table.new_zeros(padding, batch.block_table.shape[1])])
-        common = sys.modules["vllm.v1.attention.backend"].CommonAttentionMetadata(
-            query_start_loc=starts, query_start_loc_cpu=starts.clone(),
-            seq_lens=torch.cat([batch.seq_lens, batch.seq_lens.new_zeros(padding)]), num_reqs=len(lens) + padding,
-            num_actual_tokens=batch.num_tokens + padding, max_query_len=max(query for query, _ in lens),
-            max_seq_len=max(keys for _, keys in lens), block_table_tensor=table,
-            slot_mapping=torch.zeros(batch.num_tokens + padding, dtype=torch.int64),
-        )  # fmt: skip
+        slots = torch.zeros(batch.num_tokens + padding, dtype=torch.int64)
+        common = stand_in_vllm.metadata(batch, lens, slots, padding)
         build = self.builder.build_for_cudagraph_capture if capture else lambda step: self.builder.build(0, step)
         return batch, build(common)
 
@@ -116,10 +101,6 @@ class Engine:
         made = list(self.made)
         self.made.clear()
         return made
-
-
-class SimpleNamespaceWithRefs(SimpleNamespace):
-    """As an engine's config, which may be referred to weakly."""
 
 
 def test_the_first_layer_of_each_kind_plans_and_the_others_take_it(adapter, monkeypatch):

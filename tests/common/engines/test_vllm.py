@@ -30,19 +30,8 @@ def adapter(request, monkeypatch):
     yield from stand_in_vllm.backend(monkeypatch, real=request.param == "vllm")
 
 
-class Config(types.SimpleNamespace):
-    """What the adapter reads of an engine's config."""
-
-
 def config(dtype=torch.float32):
-    return Config(
-        scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=4),
-        model_config=types.SimpleNamespace(max_model_len=MOST_KEYS, dtype=dtype),
-        device_config=types.SimpleNamespace(device=torch.device("cpu")),
-        cache_config=types.SimpleNamespace(block_size=PAGE, num_gpu_blocks=None),
-        parallel_config=types.SimpleNamespace(decode_context_parallel_size=1),
-        speculative_config=None,
-    )
+    return stand_in_vllm.config(PAGE, MOST_KEYS, dtype)
 
 
 def layer(adapter, monkeypatch, engine, **options):
@@ -57,24 +46,15 @@ def empty_cache(form, pages, dtype=torch.float32):
     return torch.full(sizes, float("nan")).to(dtype)
 
 
-def step_of(adapter, lens, generator, padding=0):
+def step_of(lens, padding=0):
     """A step of (query length, sequence length); tokens and sequences of padding behind, as a full graph has them."""
     batch = make_batch(lens, AttentionShape(HEADS, KV_HEADS, SIZE, PAGE, torch.float32), fill=False)
-    starts = torch.cat([batch.query_start_loc, batch.query_start_loc[-1:].expand(padding)])
-    table = torch.cat([batch.block_table, batch.block_table.new_zeros(padding, batch.block_table.shape[1])])
     slots = [
         int(batch.block_table[s, k // PAGE]) * PAGE + k % PAGE
         for s, (query, keys) in enumerate(lens)
         for k in range(keys - query, keys)
     ]
-    common = sys.modules["vllm.v1.attention.backend"].CommonAttentionMetadata(
-        query_start_loc=starts, query_start_loc_cpu=starts.clone(),
-        seq_lens=torch.cat([batch.seq_lens, batch.seq_lens.new_zeros(padding)]), num_reqs=len(lens) + padding,
-        num_actual_tokens=len(slots) + padding, max_query_len=max(query for query, _ in lens),
-        max_seq_len=max(keys for _, keys in lens), block_table_tensor=table,
-        slot_mapping=torch.tensor(slots + [-1] * padding),
-    )  # fmt: skip
-    return batch, common
+    return batch, stand_in_vllm.metadata(batch, lens, torch.tensor(slots + [-1] * padding), padding)
 
 
 def builder(adapter, engine):
@@ -92,7 +72,7 @@ def run(adapter, impl, of, query, key, value, cache, common, out):
 def test_a_step_gives_attention_over_what_it_and_earlier_steps_wrote(adapter, monkeypatch, form, lens):
     engine, draw = config(), torch.Generator().manual_seed(0)
     impl, of = layer(adapter, monkeypatch, engine)
-    batch, common = step_of(adapter, lens, draw)
+    batch, common = step_of(lens)
     cache = empty_cache(form, batch.key_cache.shape[0])
     key_cache, value_cache = adapter.views(cache, SIZE, torch.float32)
     filled = {}
@@ -117,7 +97,7 @@ def test_a_step_gives_attention_over_what_it_and_earlier_steps_wrote(adapter, mo
 def test_padding_of_a_full_graph_is_neither_written_nor_read(adapter, monkeypatch, form):
     engine, draw = config(), torch.Generator().manual_seed(1)
     impl, of = layer(adapter, monkeypatch, engine)
-    batch, common = step_of(adapter, [(1, 1), (1, 1)], draw, padding=2)
+    batch, common = step_of([(1, 1), (1, 1)], padding=2)
     cache = empty_cache(form, batch.key_cache.shape[0])
     shapes = ((4, HEADS, SIZE), (4, KV_HEADS, SIZE), (4, KV_HEADS, SIZE))
     query, key, value = (torch.randn(*shape, generator=draw) for shape in shapes)
@@ -131,7 +111,7 @@ def test_a_capture_is_chosen_for_the_typical_length(adapter, monkeypatch):
     monkeypatch.setenv("DIPTYCH_TYPICAL_SEQ_LEN", "32")
     engine = config()
     impl, _ = layer(adapter, monkeypatch, engine)
-    _, common = step_of(adapter, [(1, 1)], torch.Generator())
+    _, common = step_of([(1, 1)])
     found = builder(adapter, engine).build_for_cudagraph_capture(common)
     assert (found.max_seq_len, found.total_seq_len, impl.server.typical_seq_len) == (32, None, 32)
 
@@ -145,7 +125,7 @@ def test_a_capture_of_many_sequences_is_chosen_for_what_the_cache_holds_of_each(
 
 def test_metadata_counts_decodes_and_leaves_lengths_to_the_device(adapter, monkeypatch):
     engine = config()
-    _, common = step_of(adapter, [(1, 30), (9, 30), (1, 5)], torch.Generator())
+    _, common = step_of([(1, 30), (9, 30), (1, 5)])
     found = builder(adapter, engine).build(0, common)
     assert (found.num_decodes, found.max_query_len, found.max_seq_len) == (2, 9, 30)
     assert found.seq_lens is common.seq_lens and found.query_start_loc is common.query_start_loc
@@ -163,7 +143,7 @@ def test_metadata_counts_decodes_and_leaves_lengths_to_the_device(adapter, monke
 )
 def test_metadata_counts_the_keys_that_the_host_knows(adapter, monkeypatch, given, total):
     engine = config()
-    _, common = step_of(adapter, [(1, 30), (9, 30), (1, 5)], torch.Generator())
+    _, common = step_of([(1, 30), (9, 30), (1, 5)])
     for name, lengths in given.items():
         monkeypatch.setattr(common, name, torch.tensor(lengths), raising=False)
     made = builder(adapter, engine)
@@ -215,7 +195,7 @@ def test_after_the_warm_up_no_step_meets_a_launch_that_it_had_not(adapter, monke
                  None, torch.empty(4, HEADS, SIZE))  # fmt: skip
     assert impl.server.warmed > 0
     for lens in ([(1, 5)], [(1, 90), (1, 3)], [(30, 30)], [(1, 40), (20, 20)]):
-        batch, common = step_of(adapter, lens, draw)
+        batch, common = step_of(lens)
         tokens = batch.num_tokens
         shapes = (tokens, HEADS, SIZE), (tokens, KV_HEADS, SIZE), (tokens, KV_HEADS, SIZE)
         tensors = [torch.randn(*shape, generator=draw) for shape in shapes]
@@ -226,7 +206,7 @@ def test_after_the_warm_up_no_step_meets_a_launch_that_it_had_not(adapter, monke
 def test_eight_bit_pages_are_written_and_read_with_the_layers_scales(adapter, monkeypatch):
     engine, draw = config(torch.bfloat16), torch.Generator().manual_seed(3)
     impl, of = layer(adapter, monkeypatch, engine, kv_cache_dtype="fp8")
-    batch, common = step_of(adapter, [(5, 5)], draw)
+    batch, common = step_of([(5, 5)])
     cache = torch.zeros(batch.key_cache.shape[0], KV_HEADS, PAGE, 2 * SIZE, dtype=torch.uint8)
     tensors = [torch.randn(5, n, SIZE, generator=draw).bfloat16() for n in (HEADS, KV_HEADS, KV_HEADS)]
     out = torch.empty(5, HEADS, SIZE, dtype=torch.bfloat16)
@@ -278,7 +258,7 @@ def test_chunks_of_prompts_are_sequences_of_a_step_and_their_counts_numpys(adapt
     engine.model_config.attention_chunk_size = PAGE
     engine.scheduler_config.max_num_seqs = 2
     impl, of = layer(adapter, monkeypatch, engine)
-    batch, common = step_of(adapter, [(1, 9), (3, 16), (16, 16), (16, 16), (2, 2)], draw)  # of two sequences
+    batch, common = step_of([(1, 9), (3, 16), (16, 16), (16, 16), (2, 2)])  # of two sequences
     common.max_query_len = numpy.int32(16)
     cache = empty_cache("0.33", batch.key_cache.shape[0])
     key_cache, value_cache = adapter.views(cache, SIZE, torch.float32)
