@@ -21,7 +21,7 @@ from common.spec.kernel import Capacity
 from common.spec.metadata import EVERY_KEY, BatchStats
 from compare.competitors import registry
 from dsl_triton import auto as portable
-from dsl_triton import native, parallel_softmax
+from dsl_triton import parallel_softmax
 from dsl_triton.native import auto, sm90_config, sm90_prefill
 
 H200 = resolve("h200")
@@ -150,12 +150,12 @@ def test_a_plan_can_name_it():
 def test_without_a_gpu_the_calls_are_dsl_tritons():
     batch = make_batch([(1, 37), (20, 40)], AttentionShape(4, 2, 32, 16, torch.float32))
     given = tensors(batch)
-    plan = native.plan_paged_attention(batch.shape, 21, 2, 40, "cpu")
+    plan = dsl_triton.plan_paged_attention(batch.shape, 21, 2, 40, "cpu")
     planned = plan(**given, **HINTS, out=torch.empty_like(batch.query))
-    for out in (native.paged_attention(**given, **HINTS), planned):
+    for out in (dsl_triton.paged_attention(**given, **HINTS), planned):
         assert same_bits(out, portable.paged_attention(**given, **HINTS))
     with pytest.raises(SpecError, match="kernel: found 'naiv'"):
-        native.plan_paged_attention(batch.shape, 21, 2, 40, "cpu", kernel="naiv")
+        dsl_triton.plan_paged_attention(batch.shape, 21, 2, 40, "cpu", kernel="naiv")
 
 
 def test_a_portable_call_and_plan_are_of_the_portable_kernels():
