@@ -302,7 +302,7 @@ def _told(found: Sequence[Difference], everything: bool) -> Iterator[tuple[str, 
 
 
 def table(found: Sequence[Difference], everything: bool) -> Table:
-    """A line a cell."""
+    """One line for each cell."""
     view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title, right in (("change", False), ("row", False), ("kernel", False), ("before", True), ("after", True)):
         view.add_column(title, justify="right" if right else "left", no_wrap=True)

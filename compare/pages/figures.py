@@ -145,7 +145,7 @@ def _sources() -> Iterator[tuple[str, Figure]]:
 
 
 def written(figures: dict[str, Figure]) -> str:
-    """The table as TOML, a line a figure."""
+    """The table as TOML, one line for each figure."""
     lines = [HEAD]
     for name, one in figures.items():
         parts = [f"value = {one.value:.6g}", f"rows = {one.rows}", f"asked = {one.asked}"]

@@ -19,7 +19,8 @@ _HATCHES = ("", "///", "...", "xx", "\\\\\\")  # of bars of the same colour, in 
 
 
 def speeds(found: Mapping[str, Sequence[Standing]], unit: str, path: Path) -> Path:
-    """A group of bars a class, a bar a kernel: its geometric mean relative to the unit, with the 99% interval."""
+    """One group of bars for each class, one bar for each kernel: its geometric mean relative to the unit, with the 99%
+    interval."""
     kernels = in_order(standing.kernel for of in found.values() for standing in of)
     looks = _looks(kernels)
     lines: list[tuple[float, str, bool]] = []  # (position, label, whether it is a class's title)
@@ -99,7 +100,7 @@ _ENDINGS = {
 
 
 def endings(records: Sequence[Record], path: Path) -> Path:
-    """A bar a kernel: how many of its cells ended in each way."""
+    """One bar for each kernel: how many of its cells ended in each way."""
     kernels = in_order(record.kernel for record in records)
     counts = {kernel: Counter(_ending(r) for r in records if r.kernel == kernel) for kernel in kernels}
     figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 1.0 + LINE_IN * len(kernels)), layout="constrained")

@@ -28,7 +28,7 @@ def costs(runs: Iterable[RunData]) -> Costs:
 
 
 def table(found: Mapping[tuple[str, str, str], float]) -> tables.Table:
-    """A line a feature in the suite's order, a column a plain row and kernel."""
+    """One line for each feature, in the suite's order; one column for each plain row and kernel."""
     names = [name for name in PLAIN if any(name == at[0] for at in found)]
     columns = [(name, kernel) for name in names for kernel in in_order(at[1] for at in found if at[0] == name)]
     features = dict.fromkeys(feature for name in names for feature in ASKED[name])

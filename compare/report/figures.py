@@ -1,4 +1,4 @@
-"""The figures of a report, as SVG: one a class, and a trace's load."""
+"""The figures of a report, as SVG: one for each class, and a trace's load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _shifts(kernels: Sequence[str]) -> dict[str, float]:
 
 
 def _points(axes: Any, rows: pd.DataFrame, column: str, order: dict[str, int], shifts: dict[str, float]) -> None:
-    """Draw a marker a cell, smaller where there are many workloads."""
+    """Draw one marker for each cell, smaller where there are many workloads."""
     size = 6.5 if len(order) <= 8 else 5.0
     for kernel in in_order(rows.kernel):
         mine = rows[(rows.kernel == kernel) & rows[column].notna()]
@@ -132,8 +132,8 @@ def draw(
     trace: bool,
     suite: str = "",
 ) -> dict[str, Path]:
-    """Draw every figure that this run has data for, by name: a suite's own figures, else one a class. A run without
-    times gets no time axis."""
+    """Draw every figure that this run has data for, by name: a suite's own figures, else one for each class. A run
+    without times gets no time axis."""
     folder.mkdir(parents=True, exist_ok=True)
     made = paper.draw(suite, records, folder)
     for kind in () if made or suite == "features" else KINDS:

@@ -70,7 +70,7 @@ def _curve(axes: Any, kernel: str, of: dict[float, Sequence[Point]]) -> None:
 
 
 def _curves(axes: Any, found: Sequence[Point], x: Callable[[Point], float]) -> None:
-    """Draw a line a kernel over `x`, in microseconds."""
+    """Draw one line for each kernel over `x`, in microseconds."""
     for kernel in in_order(p.kernel for p in found):
         of: dict[float, list[Point]] = {}
         for point in (p for p in found if p.kernel == kernel):
@@ -87,8 +87,8 @@ def _finish(figure: Any, panels: Any, words: str) -> None:
 
 
 def by_length(found: Sequence[Point], path: Path) -> Path | None:
-    """6a, 6b: a panel a length, batch sizes below. The mean is over decode shares that every batch size has; None where
-    there is none, as in an interrupted run."""
+    """6a, 6b: one panel for each length, batch sizes below. The mean is over decode shares that every batch size has;
+    None where there is none, as in an interrupted run."""
     batches = sorted({p.load.num_seqs for p in found})
     shares = set.intersection(*({p.share for p in found if p.load.num_seqs == count} for count in batches))
     lengths = sorted({p.load.max_seq_len for p in found if p.share in shares})
@@ -105,8 +105,8 @@ def by_length(found: Sequence[Point], path: Path) -> Path | None:
 
 
 def by_share(found: Sequence[Point], path: Path) -> Path:
-    """6c, 6d: a panel a decode share, sequences times the longest below. A line joins batches with the same longest
-    sequence: one sequence of 4096 is different work from eight of 1024."""
+    """6c, 6d: one panel for each decode share, sequences times the longest below. A line joins batches with the same
+    longest sequence: one sequence of 4096 is different work from eight of 1024."""
     shares = sorted({p.share for p in found})
     figure, panels = _panels([f"{share}% decodes" for share in shares])
     for axes, share in zip(panels[0], shares, strict=True):
@@ -119,7 +119,7 @@ def by_share(found: Sequence[Point], path: Path) -> Path:
 
 
 def by_page(found: Sequence[Point], path: Path) -> Path:
-    """7: a panel a decode share, page sizes below; dashed: tiles as long as a page."""
+    """7: one panel for each decode share, page sizes below; dashed: tiles as long as a page."""
     shares = sorted({p.share for p in found})
     figure, panels = _panels([f"{share}% decodes" for share in shares])
     for axes, share in zip(panels[0], shares, strict=True):
@@ -130,7 +130,8 @@ def by_page(found: Sequence[Point], path: Path) -> Path:
 
 
 def by_choice(found: Sequence[Point], path: Path) -> Path:
-    """8: a panel a batch size, prompt lengths below; microseconds above, the speed relative to the untuned below."""
+    """8: one panel for each batch size, prompt lengths below; microseconds above, then the speed relative to the
+    untuned."""
     batches = sorted({p.load.num_seqs for p in found})
     titles = [f"{count} prompt{'s' if count > 1 else ''}" for count in batches]
     figure, panels = _panels(titles, rows=2, height=7.0)

@@ -80,7 +80,7 @@ def page(runs: Sequence[RunData], sections: Sequence[Sequence[Section]]) -> str:
 
 
 def overview(runs: Sequence[RunData]) -> tables.Table:
-    """A line a run: what was there, and the evidence behind its cells."""
+    """One line for each run: what was there, and the evidence behind its cells."""
     columns = (
         ("run", False), ("GPU", False), ("suite", False), ("cells", True), ("ok", True), ("timed", True),
         ("failed", True), ("what stands behind it", False),

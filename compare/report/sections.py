@@ -103,7 +103,7 @@ def load(run: RunData) -> Section | None:
 
 
 def workloads(run: RunData) -> list[Section]:
-    """A section a class: its figure, and a folded table for each workload."""
+    """One section for each class: its figure, and a folded table for each workload."""
     found = []
     for kind, of in tables.classes(run.records, verdicts.rows(run)):
         blocks: list = []

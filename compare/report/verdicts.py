@@ -92,7 +92,7 @@ def _tables(made: Sequence[Standing]) -> tuple[Text | Table, ...]:
 
 
 def _whole(standing: Sequence[Standing]) -> Table:
-    """A line a kernel over all rows, fastest first."""
+    """One line for each kernel over all rows, fastest first."""
     columns = (
         ("kernel", False), ("against", False), ("speed", True), ("99% interval", True),
         *((str(outcome), True) for outcome in _ORDER), ("rows", True),
@@ -118,7 +118,7 @@ def _whole(standing: Sequence[Standing]) -> Table:
 
 
 def _split(standing: Sequence[Standing]) -> Table:
-    """A line a kernel, a column a group: the mean, and (faster/same/ambiguous/slower)."""
+    """One line for each kernel, one column for each group: the mean, and (faster/same/ambiguous/slower)."""
     groups = list(dict.fromkeys(s.group for s in standing))
     by = {(s.kernel, s.group): s for s in standing}
     kernels = list(dict.fromkeys(s.kernel for s in standing))
