@@ -99,13 +99,15 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     """The same for every batch, as a captured graph is: as many programs as stay on the GPU together, with the warps
     and stages of prompts."""
-    keys = 32 if gpu.mfma else 128  # of a decode
-    how = fitted_part({"tile_size": min(keys, 64), "num_stages": 2, "block_m": 64, "num_warps": 4}, shape, gpu)
+    wide = max(shape.head_size, shape.value_lanes) > 128
+    keys, rows = (32, 32 if wide else 64) if gpu.mfma else (128, 64)  # of a decode, of a prompt
+    held = 1 if wide and not gpu.mfma else 2  # programs a unit: two tiles of a decode's wide keys fill shared memory
+    how = fitted_part({"tile_size": min(keys, 64), "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     keys = fitted_part(how | {"tile_size": keys, "block_m": 16}, shape, gpu)["tile_size"]
     gather = "run" if shape.cache_dtype.itemsize > 1 else "key"  # 8 bits by runs spill on an A100
     decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), gather)
     matrix = 16 if gpu.mfma else 0
-    return Config(decode, prefill, 2 * max(gpu.units, 1), **how, matrix_instr=matrix, overlap=can_overlap(gpu))
+    return Config(decode, prefill, held * max(gpu.units, 1), **how, matrix_instr=matrix, overlap=can_overlap(gpu))
 
 
 @triton.jit

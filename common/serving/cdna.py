@@ -17,8 +17,11 @@ from common.spec.metadata import BatchStats, power_of_two
 
 BY_KEYS = {"page": "flat", "run": "key"}  # forms with a page axis (Helion, Triton), and with one index a key
 MATRIX_ROWS = 32  # of an MFMA
+WIDE = 128  # lanes of values, beyond which the sums of MATRIX_ROWS rows leave a wave few registers
+AHEAD = 3  # stages: a page id is loaded a tile before what it leads to, and that a tile before its products
 SIMDS = 4  # of a compute unit
 FEW_BYTES = 2**14  # of K and V in a tile of fewer waves than a unit has SIMDs
+COPIED = "copy_programs"  # a field of the part that reads K and V from a copy, without page ids
 DECODE = "decode"  # the part of a config for short queries
 
 
@@ -30,7 +33,10 @@ def settled(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> 
     - Decodes read K and V past the CU's L1 cache.
     - Programs of one KV head share an XCD if an XCD serves several heads. With fewer heads the order of the grid does
       that already and balances causal work.
-    - A program has at most one wave for each 32 rows: two waves on fewer rows would compute the same products.
+    - A program has at most one wave for each 32 rows: two waves on fewer rows would compute the same products. Of wide
+      heads with an MFMA of 16 rows it has one for each 16, so that sums stay in registers.
+    - Two stages become three where a small tile lies in one page. With two a wave waits for the page id of the next
+      tile as soon as it asked for it; with three it has a tile's time. LDS holds as many tiles as before.
     - A program of fewer waves than a CU has SIMDs has small tiles, so that LDS and registers hold several programs.
     """
     return _settled(config, shape, gpu, few_rows(shape, stats)) if gpu.mfma else config
@@ -47,13 +53,24 @@ def _settled(config: Any, shape: AttentionShape, gpu: Gpu, decodes: bool) -> Any
     if isinstance(config, Cdna):
         several = not decodes and shape.num_kv_heads > gpu.xcds
         rows = max(shape.queries_per_kv, *(getattr(part, "block_m", 1) for part in (config, *parts.values())))
-        parts["num_warps"] = min(config.num_warps, max(rows // MATRIX_ROWS, 1))
-        if parts["num_warps"] < SIMDS and hasattr(config, "tile_size"):
+        each = config.matrix_instr if config.matrix_instr and shape.value_lanes > WIDE else MATRIX_ROWS
+        parts["num_warps"] = min(config.num_warps, max(rows // each, 1))
+        if hasattr(config, "tile_size"):
             row = (power_of_two(shape.head_size) + power_of_two(shape.value_lanes)) * shape.dtype.itemsize
-            parts["tile_size"] = min(config.tile_size, max(power_of_two(FEW_BYTES // row + 1) // 2, 16))
+            if parts["num_warps"] < SIMDS:
+                parts["tile_size"] = min(config.tile_size, max(power_of_two(FEW_BYTES // row + 1) // 2, 16))
+            parts["num_stages"] = _stages(config, parts.get("tile_size", config.tile_size), row, shape, decodes)
         parts |= {"transposed_keys": not gpu.turns_on_read, "stream": decodes, "xcds": gpu.xcds if several else 1}
     gather = getattr(config, "gather", "")
     tiles = [part.tile_size for part in (config, *parts.values()) if hasattr(part, "tile_size")]
     if gather in BY_KEYS and any(shape.block_size % tile for tile in tiles):
         parts["gather"] = BY_KEYS[gather]
     return dataclasses.replace(config, **parts) if parts else config
+
+
+def _stages(config: Any, tile_size: int, row: int, shape: AttentionShape, decodes: bool) -> int:
+    """AHEAD where LDS then holds as many programs. row: bytes of K and V of a key."""
+    paged = not hasattr(config, COPIED)
+    small = decodes or tile_size * row <= FEW_BYTES // 2
+    one_page = shape.block_size % tile_size == 0  # ids of several pages take LDS themselves
+    return AHEAD if paged and small and one_page and config.num_stages == AHEAD - 1 else config.num_stages

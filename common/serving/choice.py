@@ -199,11 +199,15 @@ class Family:
         return needs <= self.kernel(name).SUPPORTS and self.refusal(name, gpu) is None
 
     def default(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Choice:
-        """The untuned choice of a kernel: its `default()`, or its DEFAULT fitted to the shape and GPU."""
+        """The untuned choice of a kernel: its `default()`, or its DEFAULT fitted to the shape and GPU.
+
+        Without TMA a tensor descriptor becomes loads of 2 bytes.
+        """
         module = self.kernel(kernel)
         if gpu is None:
             return Choice(kernel, module.DEFAULT, "DEFAULT", NO_GPU)
         made = module.default(shape, stats, gpu) if hasattr(module, "default") else fitted(module.DEFAULT, shape, gpu)
+        made = changed(made, lambda _: ("descriptors",), lambda asked: asked and gpu.tma)
         return Choice(kernel, settled(made, shape, stats, gpu), "DEFAULT", UNTUNED)
 
     def serving(

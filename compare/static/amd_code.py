@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,6 +120,8 @@ _BLOCKS_16BIT = {(16, 4): 4, (32, 4): 2}
 _MEMORY = re.compile(r"(?:buffer|global|flat)_(load|store)_(?:lds_)?(?:format_)?(\w+)")
 _LDS = re.compile(r"ds_(read|write|load|store)(?:_?(2)(?:addr)?)?(?:_?st(?:ride)?64)?_(?:tr\d+_)?([bui]\d+)")
 _BITS = {"dwordx4": "128", "dwordx3": "96", "dwordx2": "64", "dword": "32", "ubyte": "8", "sbyte": "8", "byte": "8"}
+_LEFT = re.compile(r"vmcnt\((\d+)\)")  # loads that a wait leaves in flight
+_PASSES = 8  # of a loop, until the loads of its first are few
 _TRANSCENDENTAL = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")
 
 
@@ -166,13 +169,34 @@ def whole(text: Text) -> Mix:
     return mix(classify(*one) for one in text.instructions)
 
 
-def inner_loops(text: Text) -> tuple[Mix, ...]:
-    """The mix of each innermost loop that multiplies or reads global memory, heaviest first."""
+def _inner(text: Text) -> list[tuple[tuple[str, str], ...]]:
+    """The instructions of each innermost loop."""
     branches = [
         (at, text.labels[operands.split()[0]])
         for at, (mnemonic, operands) in enumerate(text.instructions)
         if mnemonic.startswith(("s_cbranch", "s_branch")) and operands.split()[0] in text.labels
     ]
-    ranges = innermost(branches)
-    loops = [text.instructions[slice(*found)] for found in ranges]
+    return [text.instructions[slice(*found)] for found in innermost(branches)]
+
+
+def inner_loops(text: Text) -> tuple[Mix, ...]:
+    """The mix of each innermost loop that multiplies or reads global memory, heaviest first."""
+    loops = _inner(text)
     return worthwhile([replace(mix(classify(*one) for one in loop), kinds=warp.counts_amd(loop)) for loop in loops])
+
+
+def flights(text: Text) -> dict[str, float]:
+    """How many instructions a wave issues between a load and the `s_waitcnt` that waits for it: the mean by bits a
+    lane. Of the shortest inner loop with products, which has no masks; empty without one."""
+    loops = [loop for loop in _inner(text) if any(_MATRIX.match(mnemonic) for mnemonic, _ in loop)]
+    loop = min(loops, key=len, default=())
+    under_way, found = deque(), defaultdict(list)
+    for clock, (mnemonic, operands) in enumerate(loop * _PASSES):
+        seen = classify(mnemonic, operands)
+        if seen.kind == "load":
+            under_way.append((clock, seen.key))
+        elif left := _LEFT.search(operands) if mnemonic == "s_waitcnt" else None:
+            while len(under_way) > int(left[1]):
+                begun, bits = under_way.popleft()
+                found[bits].append(clock - begun)
+    return {bits: sum(each) / len(each) for bits, each in found.items()}

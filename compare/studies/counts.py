@@ -23,7 +23,9 @@ from common import gpus
 from common.gpus import KIB, Gpu
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
+from common.serving.cdna import AHEAD
 from common.serving.choice import Choice
+from common.serving.pieces import changed
 from common.spec import AttentionShape
 from common.spec.cdna import Cdna
 from common.spec.kernel import Capacity
@@ -62,15 +64,17 @@ here is a time. Every output was judged by the checker, with NaN in slots that n
 the table where they were installed.
 
 Rows are of {heads} heads of {lanes} lanes in bf16, pages of 16. A row is a few sequences; its config is
-the one for a batch of serving's size. Others' kernels choose by the row. `plain`: without the levers of CDNA.
-`settled`: as `common/serving/cdna.py` makes it here.
+the one for a batch of serving's size. Others' kernels choose by the row. `plain`: without the levers of CDNA, of
+two stages. `settled`: as `common/serving/cdna.py` makes it here.
 
 {batches}
 
 - matrix work: FLOPs of the MFMA that all waves issue over those of the visible scores; rows of a Q Block that are no
   query's and masked keys count.
 - 16 B: share of the loaded bytes that come 16 bytes a lane. lines: of 128 bytes a load.
-- ahead: loads that an `s_waitcnt` lets stay in flight. LDS: clocks over the fewest that as many words could take.
+- ahead: loads that an `s_waitcnt` lets stay in flight. page id, K and V: instructions that a wave issues between such
+  a load and the wait for it, in the loop without masks. Where these are few a wave waits for memory in each tile.
+- LDS: clocks over the fewest that as many words could take.
 - clocks of a program: LDS clocks of a compute unit beside the clocks of its matrix units, both of a mean program.
 """
 
@@ -82,8 +86,9 @@ them limits. A value that spills is dropped by the tuner and by `tune --rank`; `
 
 
 def plain(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
-    """The config that a user gets, without the levers of CDNA."""
-    return _with(settled(kernel_id, kernel, row, gpu), **dataclasses.asdict(Cdna()))
+    """The config that a user gets, without the levers of CDNA and the third stage."""
+    config = _with(settled(kernel_id, kernel, row, gpu), **dataclasses.asdict(Cdna()))
+    return changed(config, lambda _: ("num_stages",), lambda stages: min(stages, AHEAD - 1))
 
 
 def _with(config: Any, **levers: Any) -> Any:
@@ -133,6 +138,7 @@ def line(found: Sequence[Counts], row: Workload, gpu: Gpu) -> list[Any]:
         f"{read[16] / max(sum(read.values()), 1):.0%}",
         f"{lines / max(sum(loads.values()), 1):.1f}",
         f"{sum(one.ahead for one in found) / max(waits, 1):.1f}",
+        *(f"{heavy.flights[bits]:.0f}" if bits in heavy.flights else "" for bits in ("32", "128")),
         f"{clocks / max(fewest, 1):.2f}",
         f"{heavy.lds_clocks / busy:,.0f}, {float(heavy.work.sum()) / MATRIX_FLOPS[gpu.arch] / busy:,.0f}",
         sum(one.hinted for one in found),
@@ -145,8 +151,8 @@ def line(found: Sequence[Counts], row: Workload, gpu: Gpu) -> list[Any]:
 COLUMNS = (
     ("row", False), ("kernel", False), ("config", False), ("output", False), ("wave instructions", True),
     ("vector", True), ("MFMA", False), ("matrix work", True), ("16 B", True), ("lines", True), ("ahead", True),
-    ("LDS", True), ("clocks of a program: LDS, matrix", True), ("hinted loads", True), ("registers", True),
-    ("programs a unit", True), ("spills", True),
+    ("page id", True), ("K and V", True), ("LDS", True), ("clocks of a program: LDS, matrix", True),
+    ("hinted loads", True), ("registers", True), ("programs a unit", True), ("spills", True),
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from compare.workloads.suites import peers, pick
 
 ROWS = "32q1s2k~,q2k,16q1s2k_16q512s1536"
 REDUNDANT = 1.05  # of a prompt's products, what a policy may issue
+REPEATS = "attend_items_kernel"  # of static_grid, whose decodes have the waves of its prompts: they wait for bytes
 KEPT = 6  # policies a kernel: the tuner's default of 16 leaves room for what it draws itself
 
 
@@ -44,7 +45,7 @@ def _score(outcome: Outcome, row: Workload, gpu: Gpu) -> tuple[float | None, str
         if gpu.vendor == "amd" and (fact["spills"] or fact["scratch_bytes"]):
             return None, f"{fact['kernel']} spills {fact['spills']} registers"
         redundancy = fact["matrix_redundancy"] or 1.0
-        if row.kind == "prefill" and redundancy > REDUNDANT:
+        if row.kind == "prefill" and redundancy > REDUNDANT and not fact["kernel"].endswith(REPEATS):
             return None, f"{fact['kernel']} issues {redundancy:.2f} times its products"
     try:
         return estimate(row, outcome.job.kernel, outcome.config or {}, outcome.facts, gpu).us, ""

@@ -108,13 +108,19 @@ def mentions(text: str) -> list[str]:
     return [span for span in spans(text) if re.match(r"(python -m|make|diptych) ", span)]
 
 
+SHELL = ("|", ">", "2>&1")  # behind these a line is the shell's
+
+
 def refused(command: str, *, mentioned: bool = False) -> str:
     """Why this project would not understand a command line; empty where it would.
 
     mentioned: in a sentence, where a verb's name without options is no command line.
     """
     words = shlex.split(command, comments=True)
+    words = words[: next((at for at, word in enumerate(words) if word in SHELL), None)]
     try:
+        if words[0] in ("export", "tar"):
+            return ""
         if words[0] == "make":
             targets = [word for word in words[1:] if "=" not in word]
             extra = [word.removeprefix("ARGS=") for word in words if word.startswith("ARGS=")]

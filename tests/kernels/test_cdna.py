@@ -117,6 +117,20 @@ def test_levers_follow_from_the_gpu_and_the_batch(gpu, heads, stats, expected):
     assert (found.transposed_keys, found.stream, found.xcds) == expected
 
 
+@pytest.mark.parametrize(("tile", "stages", "head_size", "expected"), [
+    (16, 2, 128, 3),
+    (16, 1, 128, 1),
+    (16, 4, 128, 4),
+    (32, 2, 128, 2),  # two pages of 16
+    (16, 2, 256, 2),  # tiles of 16 KiB
+])  # fmt: skip
+def test_a_page_id_is_loaded_a_tile_ahead(tile, stages, head_size, expected):
+    shape = AttentionShape(8, 8, head_size, 16, torch.bfloat16)
+    found = settled(q_block.Config(64, tile, 2, stages), shape, PROMPT, resolve("mi300"))
+    assert (found.tile_size, found.num_stages) == (tile, expected)
+    assert settled(q_block.Config(64, tile, 2, stages), shape, PROMPT, resolve("h200")).num_stages == stages
+
+
 def test_tiles_of_several_pages_are_read_by_keys():
     prefill = adjustable_tile.Prefill(tile_size=32, gather="run")
     for page, expected in ((16, "key"), (32, "run")):

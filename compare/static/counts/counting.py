@@ -34,8 +34,8 @@ class Counts:
     by bytes a lane; read: bytes that lanes load, by bytes a lane. lines: of 128 bytes that the loads touch, a line once
     an access. buffers: loads by buffer instructions, which need one register for an address. hinted: loads that tell
     the caches how to keep a line. waits: s_waitcnt that wait for loads; ahead: loads that these let stay in flight.
-    lds_clocks, lds_fewest: compare.static.counts.banks. work: matrix FLOPs of each workgroup. accesses: lines of each
-    load of each workgroup.
+    flights: amd_code.flights. lds_clocks, lds_fewest: compare.static.counts.banks. work: matrix FLOPs of each
+    workgroup. accesses: lines of each load of each workgroup.
     """
 
     kernel: str
@@ -52,6 +52,7 @@ class Counts:
     hinted: int
     waits: int
     ahead: int
+    flights: dict[str, float]
     lds_clocks: int
     lds_fewest: int
     work: np.ndarray
@@ -150,6 +151,7 @@ def counted(compiled: CompiledLaunch) -> Counts:
         lines=watch.lines,
         waits=watch.waits,
         ahead=watch.ahead,
+        flights=amd_code.flights(amd_code.parse(compiled.assembly)),
         lds_clocks=watch.lds_clocks,
         lds_fewest=watch.lds_fewest,
         accesses=tuple(tuple(watch.accesses.get(group, ())) for group in range(programs)),

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from asm import run, waves
 
 from compare.process.crew import environment
+from compare.static.amd_code import flights, parse
 from compare.static.counts.counting import Counting
 
 CHILD = Path(__file__).with_name("counting_child.py")
@@ -45,3 +47,26 @@ def test_conflicts_of_an_executed_access():
     w.v[1, 0] = np.arange(64) * 128
     run(w, "ds_read_b32 v3, v1")
     assert (watch.lds_clocks, watch.lds_fewest) == (64, 2)
+
+
+LOOP = """
+kernel:
+.LBB0_1:
+	buffer_load_dword v1, v2, s[0:3], 0 offen
+	v_mov_b32 v3, v4
+	s_waitcnt vmcnt(0)
+	v_mov_b32 v3, v4
+	buffer_load_dwordx4 v[4:7], v1, s[0:3], 0 offen
+	buffer_load_dwordx4 v[8:11], v1, s[0:3], 0 offen
+	v_mfma_f32_16x16x16_bf16 v[12:15], v[4:5], v[6:7], 0
+	s_waitcnt vmcnt(1)
+	s_cbranch_scc1 .LBB0_1
+	s_endpgm
+.Lfunc_end0:
+"""
+
+
+def test_the_instructions_between_a_load_and_its_wait():
+    """The id is waited for two instructions behind its load; of two tiles one waits until the next pass."""
+    assert flights(parse(LOOP)) == {"32": 2.0, "128": pytest.approx((3 + 6) / 2, abs=0.2)}
+    assert flights(parse(LOOP.replace("v_mfma_f32_16x16x16_bf16", "v_fma_f32"))) == {}
