@@ -70,7 +70,7 @@ def _release(name: str) -> tuple[str, str, str, str, str, int]:
 
 
 def field(records: Sequence[Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """A row a kernel of others, the quickest over all classes first."""
+    """One row for each kernel of others, the quickest over all classes first."""
     peers = [k for k in registry.BASELINES + registry.ON_REQUEST if k not in registry.BOUNDS]
     found, body = speeds(records, peers), []
     for kernel in peers:
@@ -97,7 +97,7 @@ def ours(records: Sequence[Any]) -> str:
 
 
 def energy(records: Sequence[Any]) -> str:
-    """A row a kernel and row of the suite whose joules were read."""
+    """One row for each kernel and row of the suite whose joules were read."""
     found = [(r, r.derived.joules) for r in records if r.derived is not None and r.derived.joules]
     body = [
         (f"`{r.kernel}`", r.workload.label, f"{1e3 * one:.3g}", f"{r.workload.num_tokens / one:,.0f}")
@@ -107,7 +107,7 @@ def energy(records: Sequence[Any]) -> str:
 
 
 def drawn(records: Sequence[Any]) -> str:
-    """SVG: a line a kernel, a mark a class, at its speed over the strongest kernel of others."""
+    """SVG: one line for each kernel, one mark for each class, at its speed over the strongest kernel of others."""
     kernels = [k for k in (*OURS, *registry.BASELINES, *registry.ON_REQUEST) if k not in registry.BOUNDS]
     found = {k: v for k, v in speeds(records, kernels).items() if any(v.values())}
     order = sorted(found, key=lambda k: stats.geomean([one for of in found[k].values() for one in of]))

@@ -133,7 +133,7 @@ def slower(found: Sequence[Point]) -> str:
 
 
 def drawn(found: Mapping[str, Sequence[Point]]) -> str:
-    """SVG: a panel a suite and class of two rows or more, a line a kernel; a hollow mark is another Triton."""
+    """SVG: suites and classes of two rows or more as panels, kernels as lines; a hollow mark is another Triton."""
     panels = [
         (suite, kind) for suite, of in found.items() for kind in KINDS
         if any(sum(one == kind for one, _ in alike(of, kernel)[1]) > 1 for kernel in KERNELS)

@@ -55,13 +55,19 @@ class Figure:
         return WORDS[1] if self.value >= 1 / (1 + MARGIN) else WORDS[2]
 
 
+def _than(speed: float) -> str:
+    """`5% slower` for 0.95, `5% faster` for 1.05: what stands before `than`."""
+    return f"{abs(speed - 1):.0%} {'slower' if speed < 1 else 'faster'}"
+
+
 # The forms in which a page can quote a figure.
 FORMS: dict[str, Callable[[Figure], str]] = {
     "value": lambda f: f"{f.value:.2f}",
     "short": lambda f: f"{f.value:.1f}",
     "whole": lambda f: f"{f.value:,.0f}",
     "percent": lambda f: f"{f.value:.0%}",
-    "apart": lambda f: f"{abs(f.value - 1):.0%}",  # 5% for 0.95 and for 1.05
+    "than": lambda f: _than(f.value),
+    "worst_than": lambda f: _than(f.worst),
     "word": lambda f: f.word,
     "rows": lambda f: str(f.rows),
     "worst": lambda f: f"{f.worst:.2f}",

@@ -1,4 +1,4 @@
-"""Samples of cases of the kit over kernels of others, as docs/results/conformance/full keeps them: a line a sample."""
+"""Samples of cases of the kit over kernels of others, one line each in docs/results/conformance/full."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def table(columns: Sequence[str], body: Sequence[Sequence[Any]], words: int = 1)
 
 
 def judged(lines: Sequence[Mapping[str, Any]]) -> str:
-    """A row a sample of cases of a kernel."""
+    """One row for each sample of cases of a kernel."""
     keys = ("asked", "right", "wrong", "refused", "crashed")
     body = [
         [f"`{line['kernel']}`", line["where"], line.get("date", ""), *(tally(line)[key] for key in keys),

@@ -170,7 +170,7 @@ def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
 
 
 def _parts_read(workload: Workload, cut: _Blocks) -> Work:
-    """The reduction over segments: bytes in, bytes out, a row a program."""
+    """The reduction over segments: bytes in, bytes out, one row for each program."""
     shape = workload.shape
     counts = [len(_segments(block, cut.segments)) for block in _q_blocks(workload, cut)]
     rows = sum(n for n in counts if n > 1) * cut.rows * shape.num_kv_heads

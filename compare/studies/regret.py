@@ -182,7 +182,7 @@ def _left(lines: Sequence[dict[str, Any]], dsl: str, planned: dict[str, list[Any
 
 
 def table(folders: Sequence[Path], begun: bool = False) -> list[str]:
-    """Markdown: a line a class and `auto`, then a line a row, the worst first; empty where no row counts. begun: as
+    """Markdown: means by class and of `auto`, then the rows, the worst first; empty where no row counts. begun: as
     `judged`."""
     rows = [row for folder in folders for row in judged(folder, begun)]
     if not rows:

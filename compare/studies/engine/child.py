@@ -1,4 +1,4 @@
-"""The process of one engine: reads its task from stdin, imports vLLM, waits for the GPU, measures, prints a row a line.
+"""The process of one engine: reads its task from stdin, imports vLLM, waits for the GPU, measures, prints rows.
 
     python -m compare.studies.engine.child < TASK
 

@@ -4,7 +4,7 @@
 
 Each file NAME.py is judged by diptych-check, the cheapest level first, until it is wrong. A call has 60 s, or
 --time-limit; a candidate that does not answer in time is not judged. Times need a GPU, and are taken one after the
-other when all are judged. --out gets a line a candidate as soon as there is a verdict; the next call goes on there: a
+other when all are judged. --out gets a line as soon as a candidate is judged; the next call goes on there: a
 file with the same bytes is not judged again. Exit codes: 0 all right; 1 a candidate that is not; 2 usage; 5 none was
 judged; 130 interrupted, and what was judged is kept.
 """
@@ -55,7 +55,7 @@ def candidates(folder: Path) -> list[Candidate]:
 
 
 class Grades:
-    """The file of a run: a line a verdict, by the candidate's hash, and a line a time. Raises ValueError for a file of
+    """The file of a run: lines of verdicts, by the candidate's hash, and of times. Raises ValueError for a file of
     another run; Busy."""
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ def judge(
 
 
 def table(given: Sequence[Candidate], grades: Grades) -> Table:
-    """A row a candidate."""
+    """One row for each candidate."""
     made = Table(box=None, pad_edge=False)
     for title in ("candidate", "verdict", "level"):
         made.add_column(title, no_wrap=True)

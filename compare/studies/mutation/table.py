@@ -1,4 +1,4 @@
-"""What a mutation run found: a line a wrong kernel, the table of levels, and who lives.
+"""What a mutation run found: one line for each wrong kernel, the table of levels, and who lives.
 
 A line has `operator`, `change`, `level` and `case` of its death, else `lives`: "same bits" or "same sums in another
 order", which are taken for equivalent, "differs" or "wrong at its limit". The first line is the run: `command`,

@@ -72,6 +72,10 @@ def test_the_page_is_filled_between_its_marks(tmp_path):
     assert history.filled(text, tmp_path) == "a\n<!-- dated: history h9 -->\n\n<!-- end dated -->\nb\n"
 
 
+def test_the_committed_page_and_its_picture_are_fresh():
+    assert diptych(["pages", "history"]) == 0
+
+
 def test_a_gpu_without_runs_has_no_history(capsys):
     assert diptych(["history", "--gpu", "mi300"]) == NOTHING
     assert "h200" in capsys.readouterr().err
