@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import helion
 import torch
+from helion._compiler.compile_environment import AutoSize
 
 from common.choice.legal import fits_one
 from common.spec import AttentionShape, Gpu, PagedBatch, UnsupportedFeature
@@ -30,6 +31,7 @@ Gather = Literal["page", "flat", "2idx"]
 Eviction = Literal["", "first", "last"]
 
 UNIT_REGISTERS = 65536  # of a multiprocessor, NVIDIA from sm_80 on
+TRACED = 64  # keys of any tile while Helion traces
 MAX_SHAPES = 4096  # launches that are kept; a serving engine has fewer batch sizes
 _compiled: dict[tuple[Any, ...], Any] = {}
 _generated: set[Any] = set()  # functions that Helion made in this process
@@ -40,11 +42,19 @@ def is_power_of_two(n: int) -> bool:
 
 
 def page_form_applies(shape: AttentionShape, tile_size: int) -> bool:
-    """Whole pages make a tile of a power of two. A page is at most 64 keys: while tracing, Helion gives every tile size
-    the value 64, and with torch 2.11 a view of it as pages of 128 is refused (TorchOpTracingError).
+    """Whole pages make a tile of a power of two. A page is at most TRACED keys: with torch 2.11 Helion refuses a view
+    of a tile as larger pages (TorchOpTracingError).
     """
     sizes = (shape.block_size, shape.head_size, shape.value_lanes)
-    return all(is_power_of_two(n) for n in sizes) and shape.block_size <= min(tile_size, 64)
+    fitting = shape.block_size <= min(tile_size, longest_run(shape, tile_size))
+    return all(is_power_of_two(n) for n in sizes) and fitting
+
+
+def longest_run(shape: AttentionShape, tile_size: int) -> int:
+    """Keys that a view of a tile may have side by side. Of TRACED keys by as many lanes Helion concludes that the tile
+    has TRACED keys too, without a message (_require_block_sizes)."""
+    square = TRACED in (shape.head_size, shape.value_lanes) and tile_size != TRACED
+    return TRACED // 2 if square else TRACED
 
 
 def addressed_in_32_bits(batch: PagedBatch) -> bool:
@@ -255,6 +265,16 @@ def _own_words(config: Any) -> dict[str, Any]:
     return words
 
 
+def _require_block_sizes(bound: Any, config: helion.Config) -> None:
+    """Raises RuntimeError where tracing made a constant of a block size that is not the config's: code would have other
+    tiles than whoever deals them, and no message."""
+    traced = [info.var for info in bound.env.block_sizes if isinstance(info.size, AutoSize)]
+    for number, (size, asked) in enumerate(zip(traced, config.block_sizes, strict=True)):
+        found = bound.env.shape_env.simplify(size._sympy_()) if isinstance(size, torch.SymInt) else size
+        if getattr(found, "is_number", True) and int(found) != asked:
+            raise RuntimeError(f"block size {number}: Helion traced {found}, the config has {asked}")
+
+
 def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """What Helion keeps for these arguments and this config, or the disk, or what is generated now."""
     ours = {"num_warps": config.num_warps, "num_stages": config.num_stages} | _own_words(config)
@@ -268,6 +288,7 @@ def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], option
         if word := ours.pop(words, ""):
             ours[words] = [word] * getattr(bound.config_spec, words).length
     whole = helion.Config(**bound.config_spec.default_config().config | ours | options)
+    _require_block_sizes(bound, whole)
     function = bound.compile_config(whole)
     counts["generated"] += function not in _generated
     _generated.add(function)

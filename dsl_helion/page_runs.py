@@ -30,7 +30,6 @@ from dsl_helion.primitives import (
 
 # How K and V are addressed through the block table: by runs, or as binding.Gather says.
 Gather = Literal["run", "page", "flat", "2idx"]
-LONGEST_RUN = 64  # while tracing, Helion gives every tile size the value 64: a view of it in longer runs is refused
 
 
 def run_length(batch: PagedBatch, tile_size: int) -> int:
@@ -56,7 +55,7 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, 
     lanes = (batch.shape.head_size, batch.shape.value_lanes)
     powers = all(binding.is_power_of_two(n) for n in lanes)
     if powers and not binding.page_form_applies(batch.shape, tile_size):
-        return "run", min(run, LONGEST_RUN)
+        return "run", min(run, binding.longest_run(batch.shape, tile_size))
     return binding.gather_form("page", batch, tile_size)
 
 

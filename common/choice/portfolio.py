@@ -16,7 +16,7 @@ from common.choice import columns, legal
 MOST_CONFIGS = 40  # of a kernel
 ONE_LAUNCH = ("q_block", "parallel_softmax")  # their Config has no parts
 SHORT = "parallel_softmax"  # serves the short queries of the others
-SHARES = (0.6, 1.0, 2.5)  # of the slots, that segments may fill: three from which the best of logs are least far
+SHARES = (0.8, 1.25, 2.0, 3.0, 6.0)  # of the slots, that segments may fill: the best of logs are least far from these
 CUT = "num_segments"
 
 

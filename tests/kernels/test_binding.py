@@ -171,3 +171,23 @@ def test_numbers_of_segments_share_what_helion_generated() -> None:
         assert verdict.ok, verdict.reason
         generated.append(binding.counts["generated"])
     assert generated[0] == generated[-1]
+
+
+@pytest.mark.parametrize(
+    ("page", "tile", "lanes", "applies"),
+    [(64, 64, 64, True), (64, 128, 64, False), (64, 128, 128, True), (32, 128, 64, True), (128, 128, 128, False)],
+)
+def test_pages_as_wide_as_tracing_has_tiles_make_no_larger_tile(
+    page: int, tile: int, lanes: int, applies: bool
+) -> None:
+    assert binding.page_form_applies(AttentionShape(4, 2, lanes, page), tile) == applies
+
+
+def test_a_tile_that_tracing_made_a_constant_is_refused(monkeypatch) -> None:
+    """From a view as a page of 64 keys by 64 lanes Helion concludes that the tile has 64, whatever the config says."""
+    monkeypatch.setattr(binding, "longest_run", lambda shape, tile_size: binding.TRACED)
+    batch = make_batch([(1, 256)], AttentionShape(2, 1, 64, 64, torch.float16))
+    config = parallel_softmax.Config(block_m=16, tile_size=128, num_segments=2, gather="page")
+    workspace = parallel_softmax.workspace(batch.shape, Capacity.of(batch), config)
+    with pytest.raises(RuntimeError, match="block size 1: Helion traced 64, the config has 128"):
+        parallel_softmax.launch(batch, Features(), torch.empty_like(batch.query), config, workspace)

@@ -1,5 +1,7 @@
 """What kernels owe beyond the named cases: refusals, empty batches, bitwise relations, odd configs."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -79,6 +81,21 @@ def test_pages_beyond_32_bits_of_elements_are_found_by_the_baseline(dsl) -> None
 def test_every_gather_form_is_right_under_a_window(dsl, gather: str) -> None:
     batch = make_batch(LENS, SHAPE, style="interleaved")
     judge(dsl.module("q_block"), batch, Features(sliding_window=19), HelionConfig(16, 32, gather))
+
+
+@pytest.mark.parametrize(
+    ("page", "tile_size", "lanes"),
+    [(64, 128, 64), *map(slow_in_helion, [(64, 64, 64), (64, 32, 64), (32, 128, 32), (128, 64, 16), (192, 128, 64)])],
+)
+@pytest.mark.parametrize("name", ["parallel_softmax", slow_in_helion("adjustable_tile")])
+def test_segments_have_the_tiles_that_their_merge_counts(dsl, name: str, page: int, tile_size: int, lanes: int) -> None:
+    """However pages, tiles and lanes divide each other: segments and merge deal a sequence by one size of tiles."""
+    batch = make_batch([(1, 256), (1, 300), (1, 40)], AttentionShape(2, 1, lanes, page, torch.float16))
+    kernel, pages = dsl.module(name), {"triton": "run", "helion": "page"}[dsl.name]
+    alone = dsl.module("parallel_softmax").DEFAULT
+    short = dataclasses.replace(alone, tile_size=tile_size, num_segments=4, gather=pages)
+    config = short if name == "parallel_softmax" else dataclasses.replace(kernel.DEFAULT, decode=short)
+    judge(kernel, batch, Features(), config)
 
 
 @pytest.mark.parametrize(
