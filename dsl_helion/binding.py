@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import helion
 import torch
-from helion._compiler.compile_environment import AutoSize
 
 from common.choice.legal import fits_one
 from common.spec import AttentionShape, Gpu, PagedBatch, UnsupportedFeature
@@ -268,8 +267,8 @@ def _own_words(config: Any) -> dict[str, Any]:
 def _require_block_sizes(bound: Any, config: helion.Config) -> None:
     """Raises RuntimeError where tracing made a constant of a block size that is not the config's: code would have other
     tiles than whoever deals them, and no message."""
-    traced = [info.var for info in bound.env.block_sizes if isinstance(info.size, AutoSize)]
-    for number, (size, asked) in enumerate(zip(traced, config.block_sizes, strict=True)):
+    for number, (spec, asked) in enumerate(zip(bound.config_spec.block_sizes, config.block_sizes, strict=True)):
+        size = bound.env.block_sizes[spec.block_id].var
         found = bound.env.shape_env.simplify(size._sympy_()) if isinstance(size, torch.SymInt) else size
         if getattr(found, "is_number", True) and int(found) != asked:
             raise RuntimeError(f"block size {number}: Helion traced {found}, the config has {asked}")

@@ -123,11 +123,17 @@ def _both(long: np.ndarray, short: np.ndarray) -> np.ndarray:
 
 def alone(b: Columns, c: Columns, launched: tuple[Launch, Launch]) -> np.ndarray:
     """Whether a candidate's longest slot walks far more keys than a unit's share of all: it ends long after the others,
-    where more segments would deal its keys to them. launched: as `launches` of them."""
+    where more segments would deal its keys to them. launched: as `launches` of them.
+
+    Beside decodes a share is the least that it may be: no number says how many keys lie before the prompts.
+    """
     long, short = launched
-    longest = np.maximum(long.span * c["long_tile_size"], short.span * c["short_tile_size"])
-    share = (long.tiles * c["long_tile_size"] + short.tiles * c["short_tile_size"]) / b["units"]
-    return longest > np.maximum(FEW_KEYS, OF_SHARE * share)
+    prompt = (b["tokens"] - b["shorts"]) / np.maximum(b["prompts"], 1) / 2  # keys that a token of one sees in it
+    before = np.maximum(b["all_keys"] / b["seqs"] - prompt, prompt)
+    of_long, of_short = long.tiles * c["long_tile_size"], short.tiles * c["short_tile_size"]
+    least = of_short + of_long * np.minimum(prompt / np.maximum(before, 1), 1.0)
+    found = [(long.span * c["long_tile_size"], of_long + of_short), (short.span * c["short_tile_size"], least)]
+    return np.logical_or(*(keys > np.maximum(FEW_KEYS, OF_SHARE * share / b["units"]) for keys, share in found))
 
 
 def is_padded(b: Columns, c: Columns) -> np.ndarray:

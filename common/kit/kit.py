@@ -225,7 +225,7 @@ class Kit:
         verdict = check(out, lse, batch, features, contract, expected, structured=case.structured)
         written = {"out": out} | ({} if lse is None else {"lse": lse})
         written = {name: tensor[: expected.num_tokens].clone() for name, tensor in written.items()}
-        self._note(written["out"].double(), expected.out, verdict.worst)
+        self._note(written["out"].double(), expected.out[: expected.num_tokens], verdict.worst)
         if not verdict.ok:
             found = Found(out, lse, batch, features, contract, case.structured)
             more, cause = "", ""

@@ -19,7 +19,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +222,7 @@ def machine(arguments: argparse.Namespace) -> Machine | None:
     return Machine(now.target, tuple(here[:wanted]), arguments.cores or cores())
 
 
-def _main(arguments: argparse.Namespace, search: Callable[[argparse.Namespace], int]) -> int:
+def _main(arguments: argparse.Namespace) -> int:
     ensure_own_packages()
     if arguments.rank:
         return rank.main(arguments)
@@ -234,11 +234,6 @@ def _main(arguments: argparse.Namespace, search: Callable[[argparse.Namespace], 
     if arguments.model:
         asked = registry.select(arguments.kernels)
         return NO_GPU if machine(arguments) is None else model.measure(arguments, asked)
-    return search(arguments)
-
-
-def here(arguments: argparse.Namespace) -> int:
-    """Search on the GPUs of this machine and write the tables; returns the exit code."""
     found = machine(arguments)
     return NO_GPU if found is None else tune(arguments, found)
 
@@ -262,6 +257,6 @@ def tune(arguments: argparse.Namespace, machine: Machine) -> int:
     return OK if won.write(run.folder, not arguments.no_install) else NOTHING
 
 
-def main(asked: argparse.Namespace, search: Callable[[argparse.Namespace], int] = here) -> int:
-    """Run the verb and return the exit code. search: measures elsewhere than on this machine (compare.fleet.tune)."""
-    return ending(lambda: _main(asked, search), _USAGE_ERRORS)
+def main(asked: argparse.Namespace) -> int:
+    """Run the verb and return the exit code."""
+    return ending(lambda: _main(asked), _USAGE_ERRORS)

@@ -62,11 +62,11 @@ def test_what_drops_out(change, why):
 
 
 def test_policies_are_ranked_by_their_share_of_the_defaults_estimate(monkeypatch):
-    """Stand-ins for the compiler and the estimate: two warps are a tenth faster, one stage does not compile."""
+    """Stand-ins for the compiler and the estimate: two warps are a tenth faster, three stages do not compile."""
 
     def compiled(jobs, gpu):
         for job in jobs:
-            status = "compile_error" if job.config["num_stages"] == 1 else "ok"
+            status = "compile_error" if job.config["num_stages"] == 3 else "ok"
             yield Outcome(job, status, job.config, reason="no such thing")
 
     class Estimate:

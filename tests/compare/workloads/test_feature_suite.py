@@ -1,7 +1,7 @@
 """The suite `features`: what it asks, and what its figure shows of invented times."""
 
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,8 +16,7 @@ from compare.bench import gate
 from compare.bench.arena import Arena
 from compare.bench.subject import Subject
 from compare.competitors import registry
-from compare.report import features as report_features
-from compare.report.paper import points
+from compare.report import features
 from compare.workloads import Workload, suites
 from compare.workloads.cost import cost
 from compare.workloads.suites import suite
@@ -94,22 +93,10 @@ def test_a_contradiction_reaches_nobody():
         validate(batch, asked.features(batch, 0))
 
 
-def test_the_figure_names_every_class_feature_and_kernel(tmp_path):
-    records = synthetic_figures.records("features", suites.FEATURE_KERNELS)
-    (path,) = report_features.draw(records, tmp_path).values()
-    texts = {"".join(node.itertext()) for node in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
-    features = {name for asked in suites.ASKED.values() for name in asked}
-    assert features | set(suites.FEATURE_KERNELS) <= texts
-    assert {f"{name}: {label}" for name, label in suites.PLAIN.items()} <= texts
-
-
-def test_a_ratio_is_to_the_same_kernels_plain_row():
+def test_a_features_cost_is_over_the_same_kernels_plain_row():
     records = synthetic_figures.records("features", ["triton/auto"])
-    us = {point.load.label: point.us for point in points(records)}
-    found = report_features.ratios(points(records))
-    assert found["decode"]["alibi"] == {"triton/auto": us["32q1s4k~+alibi"] / us["32q1s4k~"]}
-
-
-def test_without_the_plain_row_nothing_is_drawn(tmp_path):
-    records = [r for r in synthetic_figures.records("features", ["triton/auto"]) if "+" in r.workload.label]
-    assert report_features.draw(records, tmp_path) == {}
+    us = {record.workload.label: record.timing.median_us for record in records}
+    found = features.costs([SimpleNamespace(records=records)])
+    assert found["decode", "triton/auto", "alibi"] == us["32q1s4k~+alibi"] / us["32q1s4k~"]
+    alone = [record for record in records if suites.MARK in record.workload.label]
+    assert features.costs([SimpleNamespace(records=alone)]) == {}
