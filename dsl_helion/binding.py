@@ -45,13 +45,13 @@ def page_form_applies(shape: AttentionShape, tile_size: int) -> bool:
     of a tile as larger pages (TorchOpTracingError).
     """
     sizes = (shape.block_size, shape.head_size, shape.value_lanes)
-    fitting = shape.block_size <= min(tile_size, longest_run(shape, tile_size))
+    fitting = shape.block_size <= min(tile_size, longest_page(shape, tile_size))
     return all(is_power_of_two(n) for n in sizes) and fitting
 
 
-def longest_run(shape: AttentionShape, tile_size: int) -> int:
-    """Keys that a view of a tile may have side by side. Of TRACED keys by as many lanes Helion concludes that the tile
-    has TRACED keys too, without a message (_require_block_sizes)."""
+def longest_page(shape: AttentionShape, tile_size: int) -> int:
+    """Keys of a page in the view of a tile as whole pages. Of TRACED keys by as many lanes Helion concludes that the
+    tile has TRACED keys too, without a message (_require_block_sizes); of runs of a page, by any lanes."""
     square = TRACED in (shape.head_size, shape.value_lanes) and tile_size != TRACED
     return TRACED // 2 if square else TRACED
 

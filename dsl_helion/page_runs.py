@@ -55,7 +55,7 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, 
     lanes = (batch.shape.head_size, batch.shape.value_lanes)
     powers = all(binding.is_power_of_two(n) for n in lanes)
     if powers and not binding.page_form_applies(batch.shape, tile_size):
-        return "run", min(run, binding.longest_run(batch.shape, tile_size))
+        return "run", min(run, binding.TRACED // 2)  # of TRACED keys: binding.longest_page
     return binding.gather_form("page", batch, tile_size)
 
 

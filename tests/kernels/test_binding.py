@@ -185,7 +185,7 @@ def test_pages_as_wide_as_tracing_has_tiles_make_no_larger_tile(
 
 def test_a_tile_that_tracing_made_a_constant_is_refused(monkeypatch) -> None:
     """From a view as a page of 64 keys by 64 lanes Helion concludes that the tile has 64, whatever the config says."""
-    monkeypatch.setattr(binding, "longest_run", lambda shape, tile_size: binding.TRACED)
+    monkeypatch.setattr(binding, "longest_page", lambda shape, tile_size: binding.TRACED)
     batch = make_batch([(1, 256)], AttentionShape(2, 1, 64, 64, torch.float16))
     config = parallel_softmax.Config(block_m=16, tile_size=128, num_segments=2, gather="page")
     workspace = parallel_softmax.workspace(batch.shape, Capacity.of(batch), config)

@@ -1,4 +1,4 @@
-"""A program a query row and head, 16 keys at a time, in Triton."""
+"""A program a query row and head, 64 keys at a time, in Triton."""
 
 import torch
 import triton
@@ -43,6 +43,6 @@ def paged_attention(query, key_cache, value_cache, block_table, query_start_loc,
             query, key_cache, value_cache, block_table, query_start_loc, seq_lens, out, query.stride()[:2],
             key_cache.stride()[:3], value_cache.stride()[:3], out.stride()[:2], block_table.stride(0), softmax_scale,
             heads // key_cache.shape[2], size, page,
-            LANES=triton.next_power_of_2(size), SLOTS=16,
+            LANES=triton.next_power_of_2(size), SLOTS=64,
         )  # fmt: skip
     return out
