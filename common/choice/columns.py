@@ -105,13 +105,17 @@ def launches(b: Columns, c: Columns, undivided: Undivided | None = None) -> tupl
 
 def whole(b: Columns, c: Columns) -> Undivided:
     """What a candidate's launches are with one segment a sequence: of long, then of short queries."""
-    mean_keys, prompts = b["all_keys"] / b["seqs"], b["prompts"] > 0
-    prompt = np.where(prompts, (b["tokens"] - b["shorts"]) / np.maximum(b["prompts"], 1), 0.0)
-    query = np.where(prompts, 1.0, b["tokens"] / b["seqs"])
+    mean_keys, prompt = b["all_keys"] / b["seqs"], _prompt(b)
+    query = np.where(b["prompts"] > 0, 1.0, b["tokens"] / b["seqs"])
     of = {name: _both(c["long_" + name], c["short_" + name]) for name in NEUTRAL if name != "num_segments"}
     of["dense"] = _both(is_dense(c, "long_"), is_dense(c, "short_"))
     keys = _both(np.maximum(mean_keys, prompt), mean_keys)
     return _undivided(b, of, _both(b["prompts"], b["shorts"]), _both(prompt, query), keys)
+
+
+def _prompt(b: Columns) -> np.ndarray:
+    """Tokens of a prompt on the mean; 0 without one."""
+    return np.where(b["prompts"] > 0, (b["tokens"] - b["shorts"]) / np.maximum(b["prompts"], 1), 0.0)
 
 
 def _both(long: np.ndarray, short: np.ndarray) -> np.ndarray:
@@ -128,7 +132,7 @@ def alone(b: Columns, c: Columns, launched: tuple[Launch, Launch]) -> np.ndarray
     Beside decodes a share is the least that it may be: no number says how many keys lie before the prompts.
     """
     long, short = launched
-    prompt = (b["tokens"] - b["shorts"]) / np.maximum(b["prompts"], 1) / 2  # keys that a token of one sees in it
+    prompt = _prompt(b) / 2  # keys that a token of one sees in it
     before = np.maximum(b["all_keys"] / b["seqs"] - prompt, prompt)
     of_long, of_short = long.tiles * c["long_tile_size"], short.tiles * c["short_tile_size"]
     least = of_short + of_long * np.minimum(prompt / np.maximum(before, 1), 1.0)
@@ -212,8 +216,7 @@ def moved_us(b: Columns, c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray
     whole = c["kernel"] != 0
     parts = np.where(whole & (short > 1), short * shorts, 0.0)
     parts = parts + np.where(whole & (long > 1) & (b["prompts"] > 0), long * (b["tokens"] - b["shorts"]), 0.0)
-    mean = np.where(b["prompts"] > 0, (b["tokens"] - b["shorts"]) / np.maximum(b["prompts"], 1), 0.0)
-    copied = np.minimum(b["prompts"] * np.maximum(b["all_keys"] / b["seqs"], mean), b["all_keys"])
+    copied = np.minimum(b["prompts"] * np.maximum(b["all_keys"] / b["seqs"], _prompt(b)), b["all_keys"])
     copy = copied * b["kv_heads"] * (b["lanes"] + b["value_lanes"]) * (b["cache_bytes"] + b["bytes"])
     copy = np.where(c["kernel"] == KERNELS.index("unpaged"), copy, 0.0)
     return (b["all_keys"] * kv + io) / b["hbm"], part * parts / b["hbm"], copy / b["hbm"]

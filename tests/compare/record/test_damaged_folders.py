@@ -5,7 +5,6 @@ checksum that fits, so that the field itself is met.
 """
 
 import argparse
-import copy
 import errno
 import json
 import os
@@ -29,8 +28,8 @@ from compare.record.store import load
 from compare.report import figures, glance, report, style
 from compare.tune import records as tuned
 from compare.tune import tune, won
+from damaged import MISSING, damaged
 
-MISSING = object()
 VALUES = [
     None, True, -1, 0, 3, 2**63, 10**400, -5e-324, 1e308, -1e308, float("nan"), float("inf"), 0.5, "", "x", "\ud800",
     "a\udfffb", "<script>x</script>", "$\\frac$", "\x00\x1b[31m", "x" * 5000, "a\n\n# b", [], [[]], ["\ud800"], {},
@@ -81,19 +80,6 @@ def places(value, at=()):
     for name, inner in items:
         yield (*at, name)
         yield from places(inner, (*at, name))
-
-
-def damaged(value, place, wrong):
-    found = copy.deepcopy(value)
-    *way, last = place
-    at = found
-    for step in way:
-        at = at[step]
-    if wrong is MISSING:
-        del at[last]
-    else:
-        at[last] = wrong
-    return found
 
 
 def written(folder, manifest, lines):

@@ -14,6 +14,7 @@ from compare.__main__ import main
 from compare.record.records import Evidence, Record, Status
 from compare.studies.exchange.layout import Definition, Row, Solution, objects
 from compare.workloads import Ask, Workload
+from damaged import MISSING, damaged
 
 safetensors = pytest.importorskip("safetensors.torch")
 BF16 = AttentionShape(4, 2, 32, 16, torch.bfloat16)
@@ -199,16 +200,7 @@ def test_a_definition_with_an_lse_of_another_base_is_refused_by_its_reference(tm
 
 def changed(plain, path, value):
     """A JSON object with another value at a path; None: without it."""
-    made = json.loads(json.dumps(plain))
-    *outer, last = path.split("/")
-    at = made
-    for name in outer:
-        at = at[name]
-    if value is None:
-        del at[last]
-    else:
-        at[last] = value
-    return made
+    return damaged(json.loads(json.dumps(plain)), path.split("/"), MISSING if value is None else value)
 
 
 @pytest.mark.parametrize(
