@@ -28,7 +28,8 @@ class Subject:
 
     A kernel may define `prepare` (common.spec.kernel.planned), the plan of a step, which engines make once for all
     layers. It runs outside the timed call, once a page set, and again after the values change, when it must refill the
-    same buffers; `@planning` behind the id includes it in the time. around: the context of its launches. Raises
+    same buffers; `@planning` behind the id includes it in the time. A peer may have ASKS, members beyond its SUPPORTS
+    that its library is asked for all the same and refuses itself. around: the context of its launches. Raises
     Rejected (unsupported) and what `registry.load` raises.
     """
 
@@ -47,7 +48,7 @@ class Subject:
         if "triton" in sys.modules:
             interpreter.install()  # does nothing where kernels are compiled
         needs = asked_of(arena.batches[0], arena.features)
-        if missing := sorted(needs - self.kernel.SUPPORTS):
+        if missing := sorted(needs - self.kernel.SUPPORTS - getattr(self.kernel, "ASKS", frozenset())):
             raise Rejected(Status.UNSUPPORTED, f"{kernel_id} does not implement {', '.join(missing)}")
         shape, stats = arena.workload.shape, arena.workload.stats
         self.config, self.origin = config, origin

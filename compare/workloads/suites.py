@@ -60,6 +60,22 @@ def rows() -> list[Workload]:
     return made
 
 
+def wide(seed: int = 0) -> tuple[Workload, ...]:
+    """What few kernels of others take on Hopper: heads of 512 lanes, as Gemma 4's global layers have them, and caches
+    and queries of 8 bits, each beside the row of 16 bits that it is compared with."""
+    gemma, other = replace(LLAMA_3_8B, num_kv_heads=4, head_size=512), AttentionShape(16, 8, 512)
+    rows = [(text, gemma, Ask(), "@32:4:512") for text in ("32q1s4k~", "4q2k", "16q1s2k~_4q512s1536")]
+    rows += [(text, other, Ask(), "@16:8:512") for text in ("32q1s4k~", "2q1ks8k")]
+    for text in ("32q1s4k~", "32q4s4k", "4q2k", "q8k"):
+        rows.append((text, LLAMA_3_8B, Ask(), ""))
+        for name in ("fp8-kv", "fp8-query"):
+            ask, sizes = _STORED[name]
+            rows.append((text, replace(LLAMA_3_8B, **sizes), ask, MARK + name))
+    return tuple(
+        _seeded([Workload(text + name, parse_lens(text), shape, ask) for text, shape, ask, name in rows], seed)
+    )
+
+
 # The suites of the paper's Figures 6 to 9: their rows, and the kernels that each figure compares.
 #
 # Llama-3-8B's shape in bf16 (paper 7.1). Sequences of a batch have different lengths: the shares of the longest that
@@ -399,6 +415,7 @@ SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
     "fig8": lambda seed: tuple(_seeded(fig8(), seed)),
     "fig9": lambda seed: tuple(_seeded(fig9(), seed)),
     "features": lambda seed: tuple(_seeded(rows(), seed)),
+    "wide": wide,
 }
 
 

@@ -138,6 +138,32 @@ def varlen(module, name):
     return module
 
 
+def flash_attn3():
+    """vLLM's interface of FlashAttention 3: keeps what its calls were given in `calls`."""
+    module = ModuleType("vllm_fa3.flash_attn_interface")
+    module.__file__, module.FA3_AVAILABLE, module.calls = "fake", True, []
+
+    def schedule(**given):
+        if given["headdim"] > 256:
+            raise RuntimeError("FlashAttention forward only supports head dimension at most 256")
+        return torch.zeros(1)
+
+    def call(q, k, v, most_queries, starts, most_keys, *, seqused_k, softmax_scale, causal, window_size, softcap,
+             block_table, out, num_splits, fa_version, scheduler_metadata, **descales):  # fmt: skip
+        if q.dtype != k.dtype:
+            raise RuntimeError("query and key must have the same dtype\nand more")
+        given = {name: descales.get(f"{name}_descale") for name in "qkv"}
+        scales = [None if one is None else one[0] for one in (given["k"], given["v"])]
+        asked = {"query_scale": None if given["q"] is None else given["q"][0, :1]}
+        features = Features(causal, window_size[0] + 1 or None, softcap or None, key_scale=scales[0],
+                            value_scale=scales[1], **asked)  # fmt: skip
+        module.calls.append(descales)
+        attend(q, (k, v), block_table, starts, seqused_k, softmax_scale, features, out)
+
+    module.get_scheduler_metadata, module.flash_attn_varlen_func = schedule, call
+    return module
+
+
 def pretend_gpu(monkeypatch, vendor="nvidia"):
     """torch says that a Hopper, or an AMD GPU, is here."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

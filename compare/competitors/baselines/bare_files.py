@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
-from common.spec.kernel import Capacity
+from common.spec.kernel import Capacity, asked_of_shape
 
 UNITS = 132  # of an H200, for which a peer chooses where no GPU is
 
@@ -35,6 +35,31 @@ def window_of(features: Features) -> tuple[int, int]:
     """Keys before and behind the query's own; -1 is no limit."""
     left = -1 if features.sliding_window is None else features.sliding_window - 1
     return left, 0 if features.causal else left
+
+
+@contextlib.contextmanager
+def own_words(name: str, batch: PagedBatch) -> Iterator[None]:
+    """What a library says to a batch of 8 bits or of wide heads, as UnsupportedFeature; other batches are not caught.
+
+    So such a batch is refused by the library and by no list here. A failure of the GPU, or no memory, stays what it is.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if not asked_of_shape(batch.shape) or "CUDA error" in said or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise UnsupportedFeature(name, f"what it answers with {said!r:.300}", "what it takes") from error
+
+
+def scales_of(features: Features, batch: PagedBatch) -> dict[str, torch.Tensor | None]:
+    """q_descale, k_descale and v_descale as vLLM gives them, views [num_seqs, num_kv_heads]; None where there is none.
+
+    Raises RuntimeError for scales per token, which are no such views.
+    """
+    given = {"q": features.query_scale, "k": features.key_scale, "v": features.value_scale}
+    size = batch.num_seqs, batch.shape.num_kv_heads
+    return {f"{name}_descale": None if one is None else one.expand(size) for name, one in given.items()}
 
 
 def expect_decodes(name: str, batch: PagedBatch) -> None:

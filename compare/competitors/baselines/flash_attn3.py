@@ -18,7 +18,7 @@ import torch
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, launches
-from compare.competitors.baselines.bare_files import window_of
+from compare.competitors.baselines.bare_files import own_words, scales_of, window_of
 
 NAME = "baseline/flash_attn3"
 RELEASE = ("vllm", "0.25.1", "", "BSD-3-Clause", "CUDA", 0)
@@ -27,6 +27,7 @@ _OWN = "flash_attn_interface"
 _VLLM = ("vllm_fa3.flash_attn_interface", "vllm.vllm_flash_attn.flash_attn_interface")
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})
+ASKS = frozenset({"fp8_kv", "fp8_query", "head_size_512"})  # the library is asked, and refuses in its own words
 CONTRACT = Precision()
 LIMITS = {"dtype": ["float16", "bfloat16"], "block_size": [*range(16, 1025, 16)], "head_size": [*range(8, 257, 8)]}
 
@@ -100,37 +101,47 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Pl
     """
     _refuse(batch)
     if workspace.scheduler_metadata is None and _interface.__name__ in _VLLM and features.causal:
-        shape, stats = batch.shape, batch.stats
-        made = _interface.get_scheduler_metadata(
-            batch_size=batch.num_seqs,
-            max_seqlen_q=stats.max_query_len,
-            max_seqlen_k=stats.max_seq_len,
-            num_heads_q=shape.num_query_heads,
-            num_heads_kv=shape.num_kv_heads,
-            headdim=shape.head_size,
-            cache_seqlens=batch.seq_lens,
-            qkv_dtype=shape.dtype,
-            cu_seqlens_q=batch.query_start_loc,
-            page_size=shape.block_size,
-            causal=features.causal,
-            window_size=window_of(features),
-            has_softcap=features.softcap is not None,
-            num_splits=config.num_splits,
-        )
-        return Plan(made)
+        with own_words(NAME, batch):
+            return Plan(_metadata(batch, features, config))
     return workspace
 
 
-@launches(NAME, SUPPORTS)
+def _metadata(batch: PagedBatch, features: Features, config: Config) -> torch.Tensor:
+    shape, stats = batch.shape, batch.stats
+    return _interface.get_scheduler_metadata(
+        batch_size=batch.num_seqs,
+        max_seqlen_q=stats.max_query_len,
+        max_seqlen_k=stats.max_seq_len,
+        num_heads_q=shape.num_query_heads,
+        num_heads_kv=shape.num_kv_heads,
+        headdim=shape.head_size,
+        cache_seqlens=batch.seq_lens,
+        qkv_dtype=shape.dtype,
+        cu_seqlens_q=batch.query_start_loc,
+        page_size=shape.block_size,
+        causal=features.causal,
+        window_size=window_of(features),
+        has_softcap=features.softcap is not None,
+        num_splits=config.num_splits,
+    )
+
+
+@launches(NAME, SUPPORTS | ASKS)
 def launch(batch, features, out, config, workspace, lse) -> None:
     """One call of the library, into `out`."""
     _refuse(batch)
+    with own_words(NAME, batch):
+        _call(batch, features, out, config, workspace)
+
+
+def _call(batch: PagedBatch, features: Features, out: torch.Tensor, config: Config, workspace: Plan) -> None:
     common = {
         "softmax_scale": batch.softmax_scale,
         "causal": features.causal,
         "window_size": list(window_of(features)),
         "softcap": features.softcap or 0.0,
         "num_splits": config.num_splits,
+        **(scales_of(features, batch) if batch.shape.quantised else {}),
     }
     if _interface.__name__ in _VLLM:
         _interface.flash_attn_varlen_func(

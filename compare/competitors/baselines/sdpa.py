@@ -17,7 +17,9 @@ from common.spec.metadata import lens_of
 from compare.competitors.baselines import bare_files
 
 RELEASE = ("torch", "2.11.0", "", "BSD-3-Clause", "CUDA", 0)
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window"})  # not full_graph: the lengths shape the work
+# Not full_graph: the lengths shape the work.
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "head_size_512"})
+ASKS = frozenset({"fp8_kv", "fp8_query"})  # torch is asked, and refuses in its own words
 CONTRACT = Precision()
 
 
@@ -133,8 +135,15 @@ def prepare(batch: PagedBatch, features: Features, config: None, workspace: Plan
     return workspace or make_plan(batch, features)
 
 
-@launches("baseline/sdpa", SUPPORTS)
+@launches("baseline/sdpa", SUPPORTS | ASKS)
 def launch(batch, features, out, config, workspace, lse) -> None:
-    """Gather, then attend. Allocates. Without a plan the lengths are read from the device, which waits for it."""
+    """Gather, then attend. Allocates. Without a plan the lengths are read from the device, which waits for it.
+
+    Raises UnsupportedFeature with torch's words for a cache of 8 bits: asked with one page, before anything is copied.
+    """
+    if batch.shape.quantised:
+        with bare_files.own_words("baseline/sdpa", batch):
+            key, value = (cache[:1].transpose(1, 2) for cache in _caches(batch))
+            F.scaled_dot_product_attention(batch.query[:1].transpose(0, 1)[None], key, value, enable_gqa=True)
     plan = workspace or make_plan(batch, features)
     attend(batch, features, out, plan, gather(batch, plan))

@@ -16,7 +16,7 @@ from types import ModuleType
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, PagedBatch, UnsupportedFeature
+from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, launches
 from compare.competitors.baselines import bare_files, vllm_files
 
@@ -26,7 +26,8 @@ MIN_LAUNCH_GRID_SIZE_2D = 128  # vLLM's: fewer programs than this, and a decode 
 MAX_3D_QUERY_LEN = 8  # vLLM 0.33's: as many query tokens a sequence may be cut; 0.25 cuts decodes alone
 SMALLEST_HEAD = 32  # vLLM's backend refuses smaller heads
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "full_graph"})
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "full_graph", "head_size_512"})
+ASKS = frozenset({"fp8_kv", "fp8_query"})  # the kernel is asked, and refuses in its own words
 CONTRACT = Precision(dot="tf32")  # its dots name no precision
 LIMITS = {"block_size": [*range(16, 1025, 16)], "head_size": [*range(SMALLEST_HEAD, 513, 8)]}
 
@@ -103,10 +104,26 @@ def _refuse(shape: AttentionShape) -> None:
         raise UnsupportedFeature(NAME, f"head_size {shape.head_size}", f"at least {SMALLEST_HEAD}")
 
 
-@launches(NAME, SUPPORTS)
+def _scales(features: Features, batch: PagedBatch) -> dict[str, object]:
+    """vLLM's mode of fp8 with one scale a tensor, and its scales; its kernel reads the first number of each.
+
+    Raises UnsupportedFeature for several.
+    """
+    if any(one is not None and one.numel() > 1 for one in (features.key_scale, features.value_scale)):
+        raise UnsupportedFeature(NAME, "a scale for each head or token", "one scale a tensor")
+    given = bare_files.scales_of(features, batch)
+    return given | ({"kv_quant_mode": vllm_files.KVQuantMode.FP8_PER_TENSOR} if batch.shape.quantised else {})
+
+
+@launches(NAME, SUPPORTS | ASKS)
 def launch(batch, features, out, config, workspace, lse) -> None:
     """One call of vLLM's function, into the live rows of `out`."""
     _refuse(batch.shape)
+    with bare_files.own_words(NAME, batch):
+        _call(batch, features, out, workspace)
+
+
+def _call(batch: PagedBatch, features: Features, out: torch.Tensor, workspace: Workspace | None) -> None:
     stats = batch.stats
     live = slice(0, min(stats.num_tokens, batch.num_tokens))
     _interface().unified_attention(
@@ -123,9 +140,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
         window_size=bare_files.window_of(features),
         block_table=batch.block_table,
         softcap=features.softcap or 0,
-        q_descale=None,
-        k_descale=None,
-        v_descale=None,
         sinks=features.sinks,
+        **_scales(features, batch),
         **_scratch(batch, workspace),
     )

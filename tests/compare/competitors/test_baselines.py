@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend
 
 import fake_libraries
 from common.cases.named import BY_NAME, build
+from common.cases.trial import Trial
 from common.spec import UnsupportedFeature
 from common.spec.kernel import Capacity
 from compare.competitors import registry
@@ -78,6 +79,73 @@ def test_the_newer_of_two_bare_packages_is_taken(vllm, monkeypatch, tmp_path):
     fake_libraries.forget(monkeypatch, HERE + "vllm_triton", HERE + "vllm_files")
     importlib.invalidate_caches()
     assert importlib.import_module(HERE + "vllm_files").find().__name__.startswith("vllm_triton_033")
+
+
+def test_vllm_is_asked_for_heads_of_512_and_for_fp8(vllm):
+    keeps(vllm, "head-512")
+    trial = Trial.of(BY_NAME["fp8-one-scale"], lse=False)
+    vllm.launch(trial.batch, trial.features, trial.out, vllm.Config(0), None)
+    given = vllm._interface().calls[-1]
+    assert given["k_descale"].shape == (trial.batch.num_seqs, trial.batch.shape.num_kv_heads)
+    assert given["k_descale"].data_ptr() == trial.features.key_scale.data_ptr()
+    with pytest.raises(UnsupportedFeature, match="one scale a tensor"):
+        keeps(vllm, "fp8-scales-of-heads")
+
+
+@pytest.fixture
+def fa3(monkeypatch):
+    """The adapter over a stand-in of vLLM's build, whose calls it keeps; it refuses what that build does."""
+    fake_libraries.pretend_gpu(monkeypatch)
+    package, module = ModuleType("vllm_fa3"), fake_libraries.flash_attn3()
+    monkeypatch.setitem(sys.modules, "vllm_fa3", package)
+    monkeypatch.setitem(sys.modules, "vllm_fa3.flash_attn_interface", module)
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
+    fake_libraries.forget(monkeypatch, HERE + "flash_attn3")
+    return importlib.import_module(HERE + "flash_attn3")
+
+
+def run_fa3(fa3, case):
+    trial = Trial.of(BY_NAME[case], lse=False)
+    plan = fa3.prepare(trial.batch, trial.features, fa3.DEFAULT, fa3.Plan())
+    fa3.launch(trial.batch, trial.features, trial.out, fa3.DEFAULT, plan)
+    return trial, fa3._interface.calls[-1]
+
+
+def test_flash_attn3_is_given_the_scales_of_fp8(fa3):
+    trial, given = run_fa3(fa3, "fp8-query-fp16-out-scales")
+    assert trial.judge(fa3.CONTRACT).ok
+    size = trial.batch.num_seqs, trial.batch.shape.num_kv_heads
+    assert [given[f"{x}_descale"].shape for x in "qkv"] == [size] * 3
+    assert given["v_descale"].data_ptr() == trial.features.value_scale.data_ptr()
+    trial, given = run_fa3(fa3, "query-15-16-17")
+    assert trial.judge(fa3.CONTRACT).ok and not [name for name in given if name.endswith("descale")]
+
+
+@pytest.mark.parametrize(("case", "words"), [("head-512", "at most 256"), ("fp8-one-scale", "have the same dtype")])
+def test_flash_attn3_refuses_in_its_own_words(fa3, case, words):
+    with pytest.raises(UnsupportedFeature, match=words):
+        run_fa3(fa3, case)
+
+
+def test_other_errors_of_a_library_are_no_refusals(fa3, monkeypatch):
+    def fail(error):
+        def call(*given, **named):
+            raise error
+
+        monkeypatch.setattr(fa3._interface, "flash_attn_varlen_func", call)
+
+    fail(RuntimeError("CUDA error: an illegal memory access"))
+    with pytest.raises(RuntimeError, match="illegal"):
+        run_fa3(fa3, "fp8-query-fp16-out-scales")
+    fail(RuntimeError("what a plain batch meets"))
+    with pytest.raises(RuntimeError, match="plain batch"):
+        run_fa3(fa3, "query-15-16-17")
+
+
+@pytest.mark.parametrize("case", ["fp8-one-scale", "fp8-query-fp16-out-scales"])
+def test_torch_refuses_8_bits_in_its_own_words(case):
+    with pytest.raises(UnsupportedFeature, match=r"same dtype|not implemented"):
+        keeps(registry.load("baseline/sdpa"), case)
 
 
 def test_vllm_refuses_what_its_backend_refuses(vllm):
