@@ -15,4 +15,4 @@ from common.mutants.known import KNOWN
 from common.mutants.mutant import Mutant
 from common.mutants.numbers import MATH
 
-MUTANTS: tuple[Mutant, ...] = (*KEYS, *MATH, *KNOWN, *FEATURES, *BIASED)
+MUTANTS: tuple[Mutant, ...] = KEYS + MATH + KNOWN + FEATURES + BIASED

@@ -10,87 +10,61 @@ from dataclasses import replace
 import torch
 
 from common.cases.fills import FILLS
-from common.mutants.emulation import Edits, State
-from common.mutants.mutant import MIXED, SHORT_BEHIND_LONG, Mutant, Probe, registrar
+from common.mutants.emulation import State
+from common.mutants.mutant import MIXED, NO_EDIT, SHORT_BEHIND_LONG, Probe, wrong
 from common.oracle.integrity import GUARD_BYTES
 from common.spec import AttentionShape
-
-KNOWN: list[Mutant] = []
-mutant = registrar(KNOWN)
 
 _FP16 = AttentionShape(8, 2, 128, 16, torch.float16)
 
 
-@mutant("one sequence", Probe([(33, 90), (1, 40)], sliding_window=16, tile=16))
-class FirstTileFullyMasked(Edits):
-    """Subtract -inf from -inf for a row that sees nothing in its program's first tile (vLLM #48364)."""
-
-    def shift(self, at, m):
-        return m
+def _normalised(at, states):
+    return [State(s.m, s.l, s.acc / s.l[..., None] * s.l[..., None]) for s in states]
 
 
-@mutant("one sequence", SHORT_BEHIND_LONG)
-class EmptySegmentNormalised(Edits):
-    """Divide every segment by its own sum before the merge: 0 / 0 where a segment is empty (vLLM #48364)."""
-
-    def partials(self, at, states):
-        return [State(s.m, s.l, s.acc / s.l[..., None] * s.l[..., None]) for s in states]
+def _whole_tiles(at, keys):
+    tile = at.schedule.tile
+    return range(keys.start, -(-keys.stop // tile) * tile)
 
 
-@mutant("one sequence", Probe([(1, 64), (1, 48), (2, 80)], tile=64, extra_columns=0))
-class TableTailDereferenced(Edits):
-    """Read the block table in whole tiles, past its used part and its last row (vLLM #56862, #48043)."""
-
-    def segment(self, at, keys):
-        tile = at.schedule.tile
-        return range(keys.start, -(-keys.stop // tile) * tile)
-
-    def pages(self, at, kind, index, pages):
-        table = at.batch.block_table
-        behind = GUARD_BYTES // table.element_size()  # the bytes past the last row
-        memory = torch.as_strided(table, (table.numel() + behind,), (1,), table.storage_offset())
-        return memory[at.seq * table.stride(0) + index].long() % at.batch.key_cache.shape[0]
-
-    def wanted(self, at, key, seen):
-        return torch.ones_like(key, dtype=torch.bool)
+def _pages_past_the_table(at, kind, index, pages):
+    table = at.batch.block_table
+    behind = GUARD_BYTES // table.element_size()  # the bytes past the last row
+    memory = torch.as_strided(table, (table.numel() + behind,), (1,), table.storage_offset())
+    return memory[at.seq * table.stride(0) + index].long() % at.batch.key_cache.shape[0]
 
 
-@mutant("all", replace(MIXED, shape=AttentionShape(8, 2, 64, 64), tile=32))
-class PageTakenForATile(Edits):
-    """Count the slot in a page from the tile's start, as if a tile never spanned less than a page (aiter #2190)."""
-
-    def slots(self, at, kind, slots):
-        return slots % at.schedule.tile
+def _all_wanted(at, key, seen):
+    return torch.ones_like(key, dtype=torch.bool)
 
 
-@mutant("all", replace(MIXED, causal=False, sliding_window=24))
-class ValuesToTheRightDropped(Edits):
-    """Mask V as if the attention were causal, though the scores are not (a window to both sides)."""
-
-    def wanted(self, at, key, seen):
-        return super().wanted(at, key, seen) & (key <= at.context_len)
+def _in_fp16(at, logits, softcap):
+    scale = at.batch.softmax_scale
+    return (logits / scale).half().float() * scale
 
 
-@mutant("one sequence", replace(MIXED, sliding_window=24, fill=FILLS["unseen-values-nan"]))
-class ValuesLeftOfTheWindowMultiplied(Edits):
-    """Multiply V of keys that only the mask excludes by P = 0, though that V may be NaN (vLLM #30887, #53856)."""
-
-    def wanted(self, at, key, seen):
-        return torch.ones_like(key, dtype=torch.bool)
-
-
-@mutant("all", Probe([(1, 130), (9, 40)], _FP16, fill=FILLS["products-past-fp16"]))
-class ProductsInFp16(Edits):
-    """Keep the product q.k in the operands' dtype before scaling, where it overflows to Inf past 65504."""
-
-    def score(self, at, logits, softcap):
-        scale = at.batch.softmax_scale
-        return (logits / scale).half().float() * scale
-
-
-@mutant("all", replace(MIXED, fill=FILLS["logits-all-low"]))
-class MaximumStartsAtZero(Edits):
-    """Start the running maximum at 0 instead of -inf: rows whose logits are all below -88 sum to 0."""
-
-    def maximum(self, at, m):
-        return m.clamp(min=0.0)
+KNOWN = (
+    wrong("first_tile_fully_masked", "one sequence", Probe([(33, 90), (1, 40)], sliding_window=16, tile=16),
+          report="-inf minus -inf for a row that sees nothing in its program's first tile (vLLM #48364)",
+          shift=lambda at, m: m),
+    wrong("empty_segment_normalised", "one sequence", SHORT_BEHIND_LONG, partials=_normalised,
+          report="a segment is divided by its own sum before the merge: 0 / 0 where it is empty (vLLM #48364)"),
+    wrong("table_tail_dereferenced", "one sequence", Probe([(1, 64), (1, 48), (2, 80)], tile=64, extra_columns=0),
+          report="the table is read in whole tiles, past its used part and its last row (vLLM #56862, #48043)",
+          segment=_whole_tiles, pages=_pages_past_the_table, wanted=_all_wanted),
+    wrong("page_taken_for_a_tile", "all", replace(MIXED, shape=AttentionShape(8, 2, 64, 64), tile=32),
+          report="a slot is counted from the tile's start, as if no tile spanned less than a page (aiter #2190)",
+          slots=lambda at, kind, slots: slots % at.schedule.tile),
+    wrong("values_to_the_right_dropped", "all", replace(MIXED, causal=False, sliding_window=24),
+          report="V is masked as if the attention were causal, though the scores are not (a window to both sides)",
+          wanted=lambda at, key, seen: NO_EDIT.wanted(at, key, seen) & (key <= at.context_len)),
+    wrong("values_left_of_the_window_multiplied", "one sequence",
+          replace(MIXED, sliding_window=24, fill=FILLS["unseen-values-nan"]), wanted=_all_wanted,
+          report="V that only the mask excludes is multiplied by P = 0, though it may be NaN (vLLM #30887, #53856)"),
+    wrong("products_in_fp16", "all", Probe([(1, 130), (9, 40)], _FP16, fill=FILLS["products-past-fp16"]),
+          report="q.k stays in the operands' dtype before it is scaled, where it overflows to Inf past 65504",
+          score=_in_fp16),
+    wrong("maximum_starts_at_zero", "all", replace(MIXED, fill=FILLS["logits-all-low"]),
+          report="the running maximum starts at 0 instead of -inf: rows whose logits are all below -88 sum to 0",
+          maximum=lambda at, m: m.clamp(min=0.0)),
+)  # fmt: skip

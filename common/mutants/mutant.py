@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -94,29 +94,45 @@ class Named:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One wrong kernel. `edits` makes a new instance per run, because some mutants keep state."""
+    """One wrong kernel.
+
+    edits: makes a new instance per run, because some mutants keep state. report: what it repeats of a published kernel,
+    and where that was reported.
+    """
 
     name: str
     scope: Scope
     case: Probe | Named
     edits: Callable[[], Edits]
+    report: str = ""
 
     def run(self, contract: Precision = DEFAULT) -> Judgement:
         return judge(self.case, self.edits(), contract)
 
 
-def registrar(mutants: list[Mutant]) -> Callable[[Scope, Probe | Named], Callable[[type[Edits]], type[Edits]]]:
-    """A decorator that appends an `Edits` class to `mutants`, named after the class in snake case."""
+NO_EDIT = Edits()  # what a seam gives in a right kernel
 
-    def mutant(scope: Scope, case: Probe | Named) -> Callable[[type[Edits]], type[Edits]]:
-        def register(edits: type[Edits]) -> type[Edits]:
-            name = "".join("_" + c.lower() if c.isupper() else c for c in edits.__name__).lstrip("_")
-            mutants.append(Mutant(name, scope, case, edits))
-            return edits
 
-        return register
+def edited(**seams: Callable[..., Any]) -> type[Edits]:
+    """Edits with these seams in place of the right ones, each a function of what the seam takes."""
+    return type("Edited", (Edits,), {seam: _without_self(change) for seam, change in seams.items()})
 
-    return mutant
+
+def _without_self(change: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _, *given: change(*given)
+
+
+def wrong(
+    name: str,
+    scope: Scope,
+    case: Probe | Named,
+    edits: Callable[[], Edits] | None = None,
+    *,
+    report: str = "",
+    **seams: Callable[..., Any],
+) -> Mutant:
+    """A mutant with some seams edited, or with a class of edits."""
+    return Mutant(name, scope, case, edits or edited(**seams), report)
 
 
 def judge(case: Probe | Named, edits: Edits, contract: Precision = DEFAULT) -> Judgement:

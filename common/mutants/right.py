@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from common.mutants.emulation import At, Edits, Schedule, emulate, tf32
+from common.mutants.mutant import edited
 from common.oracle.rows import carried
 from common.spec import Features, PagedBatch, is_per_token
 from common.spec.paged_batch import E4M3, FP8
@@ -59,72 +60,6 @@ class Rounded(Edits):
 
     def total(self, at: At, l: Tensor) -> Tensor:
         return l.to(self.contract.sums).float()
-
-
-class _Tf32(Edits):
-    def operand(self, at: At, x: Tensor) -> Tensor:
-        return tf32(x) if at.batch.query.dtype == torch.float32 else x
-
-
-class _Natural(Edits):
-    """exp in place of exp2."""
-
-    def exp2(self, at: At, x: Tensor) -> Tensor:
-        return torch.exp(x * math.log(2.0))
-
-
-class _LanesBackwards(Edits):
-    def query(self, at: At, query: Tensor) -> Tensor:
-        return query.float().flip(-1)
-
-    def stored(self, at: At, kind: str, x: Tensor) -> Tensor:
-        return x.float().flip(-1) if kind == "key" else x
-
-
-class _WholeMaximum(Edits):
-    """Rounded up, so that to fade is to subtract exponents."""
-
-    def maximum(self, at: At, m: Tensor) -> Tensor:
-        return m.ceil()
-
-
-class _Bound(Edits):
-    """P relative to more than its maximum, as a kernel has that knows a bound of it."""
-
-    def maximum(self, at: At, m: Tensor) -> Tensor:
-        return m + 0.37
-
-
-class _Reciprocal(Edits):
-    def finish(self, at: At, acc: Tensor, l: Tensor) -> Tensor:
-        return torch.where(l[..., None] == 0, 0.0, acc * (1.0 / l)[..., None])
-
-
-class _ScaledQuery(Edits):
-    """The scale is multiplied into the query, in float32."""
-
-    def query(self, at: At, query: Tensor) -> Tensor:
-        return query.float() * at.batch.softmax_scale
-
-    def scale(self, at: At, scale: float) -> float:
-        return 1.0
-
-
-class _TanhByExp(Edits):
-    def score(self, at: At, logits: Tensor, softcap: float | None) -> Tensor:
-        return logits if softcap is None else softcap * (1.0 - 2.0 / (torch.exp(2.0 * logits / softcap) + 1.0))
-
-
-class _MergedBackwards(Edits):
-    def partials(self, at: At, states: list) -> list:
-        return states[::-1]
-
-
-class _SinkLast(Edits):
-    """The sink is in the last segment."""
-
-    def sink(self, at: At, sinks: Tensor) -> Tensor:
-        return sinks if at.segment == at.schedule.segments - 1 else torch.full_like(sinks, -math.inf)
 
 
 @dataclass(frozen=True)
@@ -249,11 +184,28 @@ class Right:
         return fits and (self.any_scale or not is_per_token(features.value_scale))
 
 
-def _emulated(name: str, schedule: Schedule, edits: Edits | None = None, contract: Precision | None = None) -> Right:
+def _emulated(
+    name: str, schedule: Schedule, edits: Edits | None = None, contract: Precision = _DEFAULT, **seams: Callable
+) -> Right:
+    """The emulation with some seams written in another way that is right too."""
+    edits = edits or edited(**seams)()
+
     def launch(batch: PagedBatch, features: Features, out: Tensor, lse: Tensor | None) -> None:
         emulate(batch, features, out, schedule, lse=lse, edits=edits)
 
-    return Right(name, launch, contract or _DEFAULT)
+    return Right(name, launch, contract)
+
+
+def _tf32(at: At, x: Tensor) -> Tensor:
+    return tf32(x) if at.batch.query.dtype == torch.float32 else x
+
+
+def _tanh_by_exp(at: At, logits: Tensor, softcap: float | None) -> Tensor:
+    return logits if softcap is None else softcap * (1.0 - 2.0 / (torch.exp(2.0 * logits / softcap) + 1.0))
+
+
+def _sink_last(at: At, sinks: Tensor) -> Tensor:
+    return sinks if at.segment == at.schedule.segments - 1 else torch.full_like(sinks, -math.inf)
 
 
 def _shipped(name: str, schedule: Schedule, contract: Precision) -> Right:
@@ -272,22 +224,27 @@ RIGHT: tuple[Right, ...] = (
     _shipped("P in e4m3fn", Schedule(64), Precision(E4M3[0])),
     _shipped("P in e4m3fnuz", Schedule(32, 2), Precision(E4M3[1])),
     _shipped("tf32, cut", Schedule(64), Precision(dot="tf32")),
-    _emulated("tf32, rounded", Schedule(32, 2), _Tf32(), Precision(dot="tf32")),
+    _emulated("tf32, rounded", Schedule(32, 2), contract=Precision(dot="tf32"), operand=_tf32),
     _shipped("exp2 by a polynomial", Schedule(128), Precision(exp2="polynomial")),
     _shipped("a fast tanh", Schedule(64), Precision(tanh="fast")),
     _shipped("running sums in bfloat16", Schedule(64), Precision(sums=torch.bfloat16)),
-    _emulated("exp in place of exp2", Schedule(64), _Natural()),
-    _emulated("lanes backwards", Schedule(64), _LanesBackwards()),
-    _emulated("whole maxima", Schedule(32), _WholeMaximum()),
-    _emulated("a bound in place of the maximum", Schedule(1 << 20), _Bound()),
-    _emulated("times the reciprocal of the sum", Schedule(64), _Reciprocal()),
-    _emulated("the scale in the query", Schedule(64), _ScaledQuery()),
-    _emulated("tanh by exp", Schedule(64), _TanhByExp()),
-    _emulated("segments merged backwards", Schedule(32, 4), _MergedBackwards()),
-    _emulated("the sink in the last segment", Schedule(32, 3), _SinkLast()),
+    _emulated("exp in place of exp2", Schedule(64), exp2=lambda at, x: torch.exp(x * math.log(2.0))),
+    _emulated("lanes backwards", Schedule(64), query=lambda at, query: query.float().flip(-1),
+              stored=lambda at, kind, x: x.float().flip(-1) if kind == "key" else x),
+    # rounded up, so that to fade is to subtract exponents
+    _emulated("whole maxima", Schedule(32), maximum=lambda at, m: m.ceil()),
+    # P relative to more than its maximum, as in a kernel that knows a bound of it
+    _emulated("a bound in place of the maximum", Schedule(1 << 20), maximum=lambda at, m: m + 0.37),
+    _emulated("times the reciprocal of the sum", Schedule(64),
+              finish=lambda at, acc, l: torch.where(l[..., None] == 0, 0.0, acc * (1.0 / l)[..., None])),
+    _emulated("the scale in the query", Schedule(64), scale=lambda at, scale: 1.0,
+              query=lambda at, query: query.float() * at.batch.softmax_scale),
+    _emulated("tanh by exp", Schedule(64), score=_tanh_by_exp),
+    _emulated("segments merged backwards", Schedule(32, 4), partials=lambda at, states: states[::-1]),
+    _emulated("the sink in the last segment", Schedule(32, 3), sink=_sink_last),
     Right("dense in float32", Dense()),
     Right("dense in float64", Dense(torch.float64)),
     Right("dense, P rounded before its division", Dense(round_p=True, before=False)),
     Right("dense, P rounded behind its division", Dense(round_p=True)),
     Right("dense by torch", ByTorch()),
-)
+)  # fmt: skip
