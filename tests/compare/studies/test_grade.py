@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import thirty_candidates
 from compare import exits
 from compare.studies.grade import clock, grade
 from compare.studies.grade.judge import Candidate, judged, read
 
-CANDIDATES = Path(__file__).parent / "candidates"
 KEPT, CALLED = "gives the result of an earlier call", "reads how it is judged"
 EXPECTED = {  # of the candidates that are not right: the verdict, and its kind or words of its reason
     "cheating/calls_reference.py": ("cheat", CALLED),
@@ -119,16 +119,36 @@ def test_times_in_a_line():
     ],
 )
 def test_one_of_each_kind_by_one_case(name, verdict, kind):
-    one = Candidate(name, (CANDIDATES / name).read_bytes())
+    one = Candidate(name, thirty_candidates.source(name).encode())
     found = judged(one, "paged_attention", [("--case", grade.BEGIN)], ("--interpret", "off"))
     assert (found["verdict"], found["kind"]) == (verdict, kind), found
+
+
+def test_the_thirty_are_python(tmp_path):
+    made = sorted(thirty_candidates.write(tmp_path).rglob("*.py"))
+    assert len(made) == 30 and {f"{path.parent.name}/{path.name}" for path in made} >= {
+        *thirty_candidates.MADE,
+        *EXPECTED,
+    }
+    for path in made:
+        compile(path.read_text(), path.name, "exec")
 
 
 @pytest.mark.slow
 def test_every_candidate_of_thirty_gets_its_verdict(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     out = tmp_path / "grades.jsonl"
-    words = (str(CANDIDATES), "--level", "first", "--jobs", "2", "--time-limit", "20", "--out", str(out))
+    words = (
+        str(thirty_candidates.write(tmp_path / "thirty")),
+        "--level",
+        "first",
+        "--jobs",
+        "2",
+        "--time-limit",
+        "20",
+        "--out",
+        str(out),
+    )
     assert grade.main(asked(*words)) == exits.WRONG
     lines = {line["candidate"]: line for line in map(json.loads, out.read_text().splitlines()[1:])}
     right = [name for name, line in lines.items() if line["verdict"] == "right"]
