@@ -21,7 +21,7 @@ _recording = threading.local()
 def recorded(device: torch.device) -> Iterator[list[Launch]]:
     """The launches of this thread, as they happen; empty where kernels are interpreted."""
     launches: list[Launch] = []
-    if not tape.has_jit(device):
+    if not tape.is_taped(device):
         yield launches
         return
 

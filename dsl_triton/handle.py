@@ -21,7 +21,7 @@ _recording = threading.Lock()
 def recorded(device: torch.device) -> Iterator[list[Launch]]:
     """The launches of this thread, as they happen; empty where kernels are interpreted, which have no JIT."""
     launches: list[Launch] = []
-    if not tape.has_jit(device):
+    if not tape.is_taped(device):
         yield launches
         return
     me, original = threading.get_ident(), JITFunction.run

@@ -89,6 +89,7 @@ class Server:
     warmed: int = 0  # launches of all warm-ups
     table_widths: dict[int, int] = field(default_factory=dict)  # page size -> columns of block tables
     _workspace: torch.Tensor | None = None
+    _admitted: set[Kind] = field(default_factory=set)  # without strides
     _plans: dict[Kind, Plan] = field(default_factory=dict)
     _steps: dict[int, tuple[Any, set[int]]] = field(default_factory=dict)  # by plan: last step, layers that ran
     _measured: list[Plan] = field(default_factory=list)
@@ -102,6 +103,9 @@ class Server:
 
     def admit(self, shape: AttentionShape, features: Features) -> None:
         """Refuse a layer before anything runs, and count its scratch. Raises SpecError, UnsupportedFeature."""
+        kind = Kind.of(shape, features)
+        if kind in self._admitted:
+            return
         asked = features.names() | asked_of_shape(shape)
         for feature in sorted(asked - self.kernel.supports):
             raise UnsupportedFeature(self.kernel.id, feature, "any of " + ", ".join(sorted(self.kernel.supports)))
@@ -110,6 +114,7 @@ class Server:
             shape, *limits, self.device, features=features, kernel=self.kernel.name, one_config=False
         )
         self.bytes_needed = max(self.bytes_needed, size)
+        self._admitted.add(kind)
 
     def captured_seq_len(self, num_seqs: int, held: int | None) -> int:
         """The keys that a graph of so many sequences is chosen for: the typical length, or the mean length when a cache

@@ -484,12 +484,16 @@ class Family:
         needs: frozenset[str] = frozenset(),
         sees: int = EVERY_KEY,
     ) -> None:
-        """Rank candidates for many batches at once, which is several times faster than one by one; cache the best."""
+        """Rank candidates for many batches at once, several times faster than one by one; keep the best of each.
+
+        What was ranked before is not ranked again.
+        """
         known = gpu and self.learned(gpu)
         if known is None or "batch_invariant" in needs:
             return
         kernels = self._serving(needs, gpu)
         asked = {coarse(seen(decided_by(stats), sees)): None for stats in many}
+        keys = {(shape, stats, gpu.name, kernels, needs, sees): stats for stats in asked}
+        left = {key: stats for key, stats in keys.items() if key not in self._firsts}
         own = self.own(shape, gpu, needs, sees, kernels)
-        keys = [(shape, stats, gpu.name, kernels, needs, sees) for stats in asked]
-        self._firsts |= zip(keys, known.best(shape, list(asked), gpu, kernels, own), strict=True)
+        self._firsts |= zip(left, known.best(shape, list(left.values()), gpu, kernels, own), strict=True)

@@ -12,6 +12,7 @@ import torch
 
 from common.choice.learned import COUNT
 from common.serving import scratch, tape
+from common.serving.ahead import compiled_only
 from common.serving.call import PagedAttention
 from common.serving.choice import Choice, Family, Timed
 from common.serving.grid import hinted_stats
@@ -223,6 +224,8 @@ class Plan(PagedAttention):
     ) -> int:
         """Compile everything that calls of this capacity use, by launches over empty sequences; return how many.
 
+        All cores compile (common/serving/ahead.py), then each kernel is launched once.
+
         measure: first time so many candidates at `points`, or at typical ones, and keep the fastest (`Plan.measure`).
         points: compile only for the grid cells of these (common.serving.points); a batch in such a cell then compiles
         nothing, whatever its token and sequence counts.
@@ -239,31 +242,40 @@ class Plan(PagedAttention):
         if expect_integer(measure, "measure", 0):
             self.measure(measure, points, key_cache=key_cache, value_cache=value_cache, out_dtype=out_dtype)
         tensors = self._warm_tensors((key_cache, value_cache), block_table, out_dtype)
-        query, caches, table, starts, lens, new, out, sums = tensors
         sizes = list(self.sizes(points))
         report = progress or (lambda done, all: None)
-        before, warm, self._warming, self._warm = (
-            self._warm or set(),
-            set(),
-            True,
-            set(),
-        )  # calls take the grid's choices
+        before, self._warming, self._warm = self._warm or set(), True, set()  # calls take the grid's choices
+        call = partial(self._warm_call, tensors, lse, new_kv)
+        first: list[tuple[int, int, BatchStats]] = []  # calls that launch a kernel which no call before them did
+        warm: set[tuple] = set()
         try:
-            for count, (tokens, seqs, stats) in enumerate(sizes):
-                report(count, len(sizes))
-                warm |= compiled_by(self._choice_at(tokens, seqs, stats), tokens, seqs)
-                key, value = (tensor[:tokens] if new_kv else None for tensor in new)
-                self(
-                    query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
-                    lse=sums[:tokens] if lse else None, key=key, value=value,
-                    features=of_seqs(self.features, seqs), **self._hints(seqs, stats),
-                )  # fmt: skip
+            with compiled_only(self.device) as met:
+                for count, size in enumerate(sizes):
+                    report(count, len(sizes))
+                    known = len(met or ())
+                    call(*size)
+                    if len(met or ()) > known:
+                        first.append(size)
+            self._signatures.clear()  # those of launches that did not run
+            for size in first:
+                call(*size)
+            warm = {one for size in sizes for one in compiled_by(self._choice_at(*size), *size[:2])}
         finally:
             self._warming, self._warm = False, before | warm
             self._signatures.clear()  # later calls of these sizes are chosen by exact counts
         self.unmet = 0
         report(len(sizes), len(sizes))
         return len(sizes)
+
+    def _warm_call(self, tensors: tuple, lse: bool, new_kv: bool, tokens: int, seqs: int, stats: BatchStats) -> None:
+        """Call with so many sequences without tokens. tensors: of `_warm_tensors`."""
+        query, caches, table, starts, lens, new, out, sums = tensors
+        key, value = (tensor[:tokens] if new_kv else None for tensor in new)
+        self(
+            query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
+            lse=sums[:tokens] if lse else None, key=key, value=value,
+            features=of_seqs(self.features, seqs), **self._hints(seqs, stats),
+        )  # fmt: skip
 
     def _warm_tensors(
         self, given: tuple[torch.Tensor | None, ...], table: torch.Tensor | None, out_dtype: torch.dtype | None

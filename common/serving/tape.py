@@ -76,7 +76,7 @@ class Wait:
 @contextmanager
 def waits(launches: list[Launch | Wait], device: torch.device) -> Iterator[None]:
     """In this context, append to `launches` which streams this thread makes wait for each other."""
-    if not has_jit(device):
+    if not is_taped(device):
         yield
         return
     me, original = threading.get_ident(), torch.cuda.Stream.wait_stream
@@ -124,24 +124,60 @@ def _opened(launcher: Any, compiled: Any, arguments: list[tuple[Any, bool]]) -> 
     types = getattr(getattr(compiled, "src", None), "signature", None)
     if types is None or len(types) != len(arguments):
         return launcher, arguments
-    leaves = [
-        leaf for (value, _), kind in zip(arguments, types.values(), strict=True) for leaf in _typed_leaves(value, kind)
-    ]
-    kinds = tuple(kind for _, kind in leaves)
+    opened = [(leaf, kind) for (value, _), kinds in zip(arguments, types.values(), strict=True)
+              for leaf, kind in _typed_leaves(value, kinds)]  # fmt: skip
+    return _of_kinds(launcher, compiled, types), [(value, False) for value, _ in opened]
+
+
+def _of_kinds(launcher: Any, compiled: Any, types: dict[Any, Any]) -> Any:
+    """Triton's launcher for the run-time arguments of these types."""
+    kinds = tuple(kind for each in types.values() for _, kind in _typed_leaves(each, each))
     key = (type(launcher), kinds)
     if key not in _launchers:
         source = SimpleNamespace(signature=dict(enumerate(kinds)), constants={})
         _launchers[key] = type(launcher)(source, compiled.metadata)
-    return _launchers[key], [(value, False) for value, _ in leaves]
+    return _launchers[key]
 
 
-def _typed_leaves(value: Any, kind: Any) -> Iterator[tuple[Any, str]]:
+def _typed_leaves(value: Any, kind: Any) -> Iterator[tuple[Any, Any]]:
     """The run-time arguments inside one argument, each with its type."""
     if isinstance(kind, tuple):
         for pair in zip(value, kind, strict=True):
             yield from _typed_leaves(*pair)
     elif kind != "constexpr":
         yield value, kind
+
+
+def loaded(compiled: Any) -> Any:
+    """A compiled kernel, loaded onto the current device, with the launcher of its tapes."""
+    launcher, types = compiled.run, getattr(getattr(compiled, "src", None), "signature", None)
+    if type(launcher).__name__ == "CudaLauncher" and types:
+        _of_kinds(launcher, compiled, types)
+    return compiled
+
+
+def begin_thread(device: torch.device) -> None:
+    """Make `device` the current one of a new thread."""
+    if device.index is not None:
+        torch.cuda.set_device(device)
+
+
+_untaped = threading.local()
+
+
+@contextmanager
+def untaped() -> Iterator[None]:
+    """In this context this thread's calls leave no tape: what they launch does not run."""
+    _untaped.on = True
+    try:
+        yield
+    finally:
+        _untaped.on = False
+
+
+def is_taped(device: torch.device) -> bool:
+    """Whether launches on `device` are to be kept: they go through the JIT, and they run."""
+    return has_jit(device) and not getattr(_untaped, "on", False)
 
 
 def observed() -> bool:

@@ -89,6 +89,24 @@ class NativeFamily(Family):
                 return found
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 
+    def rank(
+        self,
+        shape: AttentionShape,
+        many: Sequence[BatchStats],
+        gpu: Gpu | None,
+        needs: frozenset[str] = frozenset(),
+        sees: int = EVERY_KEY,
+    ) -> None:
+        """As common.serving.choice.Family.rank; the portable kernels rank what is left to them."""
+        if self.allows(shape, gpu, needs):
+            super().rank(shape, many, gpu, needs, sees)
+            many = [
+                one
+                for one in many
+                if super(NativeFamily, self).choose(shape, one, gpu, needs, sees=sees).kernel != KERNEL
+            ]
+        portable.FAMILY.rank(shape, many, gpu, needs, sees)
+
     def own(
         self, shape: AttentionShape, gpu: Gpu, needs: frozenset[str], sees: int, kernels: Collection[str]
     ) -> Own | None:
