@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import functools
 import os
 import re
 import shutil
@@ -31,6 +32,25 @@ def ending(work: Callable[[], int], usage: tuple[type[Exception], ...]) -> int:
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def refusing(*errors: type[Exception]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Make a verb's `main` end with USAGE where it raises one of `errors`, whose message is printed."""
+
+    def decorated(main: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(main)
+        def refuses(asked: argparse.Namespace) -> int:
+            try:
+                return main(asked)
+            except BrokenPipeError:  # for `ending`
+                raise
+            except errors as error:
+                say(error)
+                return USAGE
+
+        return refuses
+
+    return decorated
 
 
 MOST_LINES = 5  # of an error message

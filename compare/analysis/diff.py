@@ -30,9 +30,9 @@ from rich.table import Table
 
 from compare import stats
 from compare.analysis import merge, verdict
-from compare.analysis.runs import NotARun, RunData, read
+from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read
 from compare.analysis.verdict import Outcome, Series
-from compare.exits import GATE, NOTHING, OK, USAGE, say
+from compare.exits import GATE, NOTHING, OK, refusing
 from compare.plan.fingerprint import changed, pairs_that_differ
 from compare.record import noise
 from compare.record.records import Record, Status, WorkloadInfo
@@ -46,10 +46,6 @@ HELP = "say what changed between two runs, and why"
 # machine than of the kernel.
 RELATIVE = 0.05
 ABSOLUTE_US = 0.5  # the resolution of an event, and about what a graph node's launch varies by
-
-
-class Incomparable(ValueError):
-    """Two runs whose figures have different meanings; the message names both."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +117,8 @@ class Difference:
 
 def ensure_comparable(before: RunData, after: RunData) -> None:
     """Raise Incomparable unless both runs have one spec, one timing contract and a GPU in common."""
-    for what, of in (("timing contract", lambda run: run.contract), ("spec", lambda run: run.manifest.get("spec", ""))):
-        if of(before) != of(after):
-            both = f"{before.folder} under {of(before) or 'none'} and {after.folder} under {of(after) or 'none'}"
-            raise Incomparable(f"{what}: found {both}; allowed runs of one {what}")
+    ensure_one("timing contract", (before, after), lambda run: run.contract)
+    ensure_one("spec", (before, after), lambda run: run.manifest.get("spec", ""))
     gpus = [{part.gpu for part in merge.parts(run)} for run in (before, after)]
     if not gpus[0] & gpus[1]:
         names = [", ".join(sorted(names)) for names in gpus]
@@ -366,19 +360,16 @@ def gate(found: Sequence[Difference], fail_on: str | None) -> int:
     return GATE if fail_on == "regress" and any(d.is_regression for d in found) else OK
 
 
+@refusing(NotARun, Incomparable, noise.NotNoise, OSError)
 def main(asked: argparse.Namespace) -> int:
-    try:
-        before, after = read(asked.before), read(asked.after)
-        allowed, said = limits(before, after)
-        found = select(differences(before, after, allowed, asked.unit), asked.kernels, asked.workload)
-        code = gate(found, asked.fail_on)
-        if code == NOTHING:
-            print(f"{before.folder} and {after.folder} have no selected cell in common", file=sys.stderr)
-        elif before.raw == after.raw:
-            print(f"{before.folder} and {after.folder} hold the same run: {len(found)} cells, none changed")
-        else:
-            show(before, after, found, said, asked.all)
-    except (NotARun, Incomparable, noise.NotNoise, OSError) as error:
-        say(error)
-        return USAGE
+    before, after = read(asked.before), read(asked.after)
+    allowed, said = limits(before, after)
+    found = select(differences(before, after, allowed, asked.unit), asked.kernels, asked.workload)
+    code = gate(found, asked.fail_on)
+    if code == NOTHING:
+        print(f"{before.folder} and {after.folder} have no selected cell in common", file=sys.stderr)
+    elif before.raw == after.raw:
+        print(f"{before.folder} and {after.folder} hold the same run: {len(found)} cells, none changed")
+    else:
+        show(before, after, found, said, asked.all)
     return code

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from compare.analysis import tables, verdict
-from compare.analysis.diff import Incomparable
-from compare.analysis.runs import RunData, read
+from compare.analysis.runs import RunData, ensure_one, read
 from compare.analysis.standing import KINDS
 from compare.analysis.verdict import Verdict
 from compare.competitors.registry import BOUNDS
@@ -21,11 +20,8 @@ from compare.stats import geomean
 
 def ensure_alike(runs: Sequence[RunData]) -> None:
     """Raise Incomparable unless all are of one GPU and one timing contract."""
-    for what, of in (("GPU", lambda run: run.gpu), ("timing contract", lambda run: run.contract)):
-        for run in runs[1:]:
-            if of(run) != of(runs[0]):
-                found = f"{runs[0].folder} of {of(runs[0])} and {run.folder} of {of(run)}"
-                raise Incomparable(f"runs: found {found}; allowed runs of one {what}")
+    ensure_one("GPU", runs, lambda run: run.gpu)
+    ensure_one("timing contract", runs, lambda run: run.contract)
 
 
 def standings(runs: Iterable[RunData], against: str, kernels: str = "*") -> dict[tuple[str, str, str], Verdict | None]:

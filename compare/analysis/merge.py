@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.analysis.runs import NotARun, RunData, read
-from compare.exits import USAGE, say
+from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read
+from compare.exits import refusing
 from compare.plan.fingerprint import changed
 from compare.record import folder as run_folder
 from compare.record.records import Record, write_manifest
@@ -88,7 +88,7 @@ def _versions(manifests: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def merge(runs: Sequence[RunData], out: Path) -> Path:
-    """Write the merged folder and return it. Raises CannotMerge; CannotWrite for a folder that holds a run."""
+    """Write the merged folder and return it. Raises CannotMerge, Incomparable; CannotWrite where a run is."""
     pieces = [part for run in runs for part in parts(run)]
     ensure_alike(pieces)
     names = _names(pieces)
@@ -102,21 +102,13 @@ def merge(runs: Sequence[RunData], out: Path) -> Path:
 
 
 def ensure_alike(pieces: Sequence[RunData]) -> None:
-    """Raise CannotMerge unless all have one spec, and those with times one timing contract."""
-    _ensure_one("spec", [(run, run.manifest.get("spec", "")) for run in pieces])
-    _ensure_one("timing contract", [(run, run.contract) for run in pieces if _timed(run)])
+    """Raise Incomparable unless all have one spec, and those with times one timing contract."""
+    ensure_one("spec", pieces, lambda run: run.manifest.get("spec", ""))
+    ensure_one("timing contract", filter(_timed, pieces), lambda run: run.contract)
 
 
 def _timed(run: RunData) -> bool:
     return any(record.timing for record in run.raw)
-
-
-def _ensure_one(what: str, named: Sequence[tuple[RunData, str]]) -> None:
-    for run, name in named[1:]:
-        first, expected = named[0]
-        if name != expected:
-            both = f"{first.folder} under {expected or 'none'} and {run.folder} under {name or 'none'}"
-            raise CannotMerge(f"{what}: found {both}; allowed runs of one {what}")
 
 
 def _names(pieces: Sequence[RunData]) -> list[str]:
@@ -181,16 +173,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the new folder")
 
 
+@refusing(NotARun, CannotMerge, Incomparable, run_folder.CannotWrite)
 def main(asked: argparse.Namespace) -> int:
     """0; 2 for usage, for what is no run folder and for runs that do not belong together."""
-    try:
-        runs = [read(folder) for folder in asked.runs]
-        if len(runs) < 2:
-            raise CannotMerge(f"runs: found {len(runs)}, allowed two or more")
-        folder = merge(runs, asked.out)
-    except (NotARun, CannotMerge, run_folder.CannotWrite) as error:
-        say(error)
-        return USAGE
+    runs = [read(folder) for folder in asked.runs]
+    if len(runs) < 2:
+        raise CannotMerge(f"runs: found {len(runs)}, allowed two or more")
+    folder = merge(runs, asked.out)
     for run in runs:
         if run.note:
             print(f"{run.folder}: {run.note}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -118,6 +119,19 @@ def read(folder: Path) -> RunData:
     except (ValueError, RecursionError) as error:
         raise NotARun(f"run folder: found {folder} with {error}, allowed one that compare.run wrote") from error
     return RunData(folder, manifest, latest(loaded.records) if loaded else [], loaded.note if loaded else "")
+
+
+class Incomparable(ValueError):
+    """Runs whose figures have different meanings; the message names two of them and what differs."""
+
+
+def ensure_one(what: str, runs: Iterable[RunData], of: Callable[[RunData], str]) -> None:
+    """Raise Incomparable unless `of` says the same of all runs."""
+    first, *others = [(run, of(run)) for run in runs] or [None]
+    for run, found in others:
+        if found != first[1]:
+            both = f"{first[0].folder} under {first[1] or 'none'} and {run.folder} under {found or 'none'}"
+            raise Incomparable(f"{what}: found {both}; allowed runs of one {what}")
 
 
 def _nearest(folder: Path) -> str:

@@ -42,19 +42,16 @@ def _code(record: Record) -> dict[str, Any]:
     }
 
 
+_TIMED = (
+    "us", "low_us", "high_us", "processes", "p05_us", "p95_us", "spread_frac", "noisy", "timer", "cache",
+)  # fmt: skip
+
+
 def _time(timing: Timing | None) -> dict[str, Any]:
-    return {
-        "us": timing.median_us if timing else None,
-        "low_us": timing.low_us if timing else None,
-        "high_us": timing.high_us if timing else None,
-        "processes": timing.processes if timing else None,
-        "p05_us": timing.p05_us if timing else None,
-        "p95_us": timing.p95_us if timing else None,
-        "spread_frac": (timing.p95_us - timing.p05_us) / timing.median_us if timing else None,
-        "noisy": timing.noisy if timing else None,
-        "timer": timing.timer if timing else "",
-        "cache": timing.cache if timing else "",
-    }
+    if timing is None:
+        return dict.fromkeys(_TIMED) | {"timer": "", "cache": ""}
+    found = {name: getattr(timing, name, None) for name in _TIMED}
+    return found | {"us": timing.median_us, "spread_frac": (timing.p95_us - timing.p05_us) / timing.median_us}
 
 
 def _row(record: Record) -> dict[str, Any]:
@@ -66,11 +63,7 @@ def _row(record: Record) -> dict[str, Any]:
         "status": str(record.status),
         "evidence": " ".join(map(str, record.evidence)),
         **_time(record.timing),
-        "gbps": derived.gbps if derived else None,
-        "tflops": derived.tflops if derived else None,
-        "floor_us": derived.floor_us if derived else None,
-        "floor_share": derived.floor_share if derived else None,
-        "joules": derived.joules if derived else None,
+        **{name: getattr(derived, name, None) for name in ("gbps", "tflops", "floor_us", "floor_share", "joules")},
         **_code(record),
         "config": config_text(record.config),
         "config_origin": record.config_origin,

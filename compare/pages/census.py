@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import io
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from compare.analysis import runs, verdict
 from compare.analysis.markup import Made
 from compare.analysis.standing import KINDS
 from compare.competitors import registry
-from compare.exits import USAGE, say
+from compare.exits import refusing
 from compare.pages import add_write, settle_all
 from compare.pages.samples import BASELINES, FULL, judged, table, taken, tally, verdicts
 from compare.record.folder import ROOT
@@ -125,10 +124,7 @@ def drawn(records: Sequence[Any]) -> str:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
     axes.set_xlabel("speed, the strongest of others on each row = 1× (right is faster); ours in bold", fontsize=9)
     figure.legend(loc="outside upper center", ncols=4, fontsize=9)
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
-    plt.close(figure)
-    return "\n".join(line.rstrip() for line in style.numbered(out.getvalue()).splitlines()) + "\n"
+    return style.text_of(figure)
 
 
 def _listed(entries: Sequence[Mapping[str, str]], columns: Sequence[str]) -> str:
@@ -163,14 +159,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--date", default="", help="their day")
 
 
+@refusing(runs.NotARun, OSError, ValueError, KeyError)
 def main(asked: argparse.Namespace) -> int:
     """0; 1 where the page is out of date; 2 for a run or a report that cannot be read."""
-    try:
-        if asked.take:
-            new = [json.dumps(taken(report, asked.where, asked.date)) for report in asked.take]
-            with (FULL / "census.jsonl").open("a", encoding="utf-8") as out:
-                out.write("\n".join(new) + "\n")
-        return settle_all(dict(pages()), "census", write=asked.write)
-    except (runs.NotARun, OSError, ValueError, KeyError) as error:
-        say(error)
-        return USAGE
+    if asked.take:
+        new = [json.dumps(taken(report, asked.where, asked.date)) for report in asked.take]
+        with (FULL / "census.jsonl").open("a", encoding="utf-8") as out:
+            out.write("\n".join(new) + "\n")
+    return settle_all(dict(pages()), "census", write=asked.write)

@@ -26,7 +26,7 @@ from compare.analysis.runs import RunData, read
 from compare.analysis.standing import standings
 from compare.analysis.verdict import Outcome
 from compare.competitors import registry
-from compare.exits import USAGE, say
+from compare.exits import refusing
 from compare.pages import add_write, settle
 from compare.record import folder as run_folder
 from compare.record.folder import NotARun
@@ -225,10 +225,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_write(parser)
 
 
+@refusing(NotARun, ValueError)
 def main(asked: argparse.Namespace) -> int:
     """0; 1 where a page is not what the runs say; 2 for a run that is none."""
-    try:
-        return settle(PAGE, render(PAGE.read_text(encoding="utf-8"), RESULTS), "choosing", write=asked.write)
-    except (NotARun, ValueError) as error:
-        say(error)
-        return USAGE
+    return settle(PAGE, render(PAGE.read_text(encoding="utf-8"), RESULTS), "choosing", write=asked.write)

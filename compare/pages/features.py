@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common.cases.named import BY_NAME
 from compare.competitors import registry
-from compare.exits import USAGE, say
+from compare.exits import refusing
 from compare.pages import add_write, cases, settle_all
 from compare.record import folder as run_folder
 from compare.studies import capability
@@ -87,10 +87,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_write(parser)
 
 
+@refusing(NoResults)
 def main(asked: argparse.Namespace) -> int:
     """0; 1 where a page is not what the kernels say; 2 for a conformance run that cannot be read."""
-    try:
-        return settle_all(texts(), "features", write=asked.write)
-    except NoResults as error:
-        say(error)
-        return USAGE
+    return settle_all(texts(), "features", write=asked.write)

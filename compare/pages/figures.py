@@ -21,7 +21,7 @@ from compare.analysis import means, merge, verdict
 from compare.analysis.runs import RunData, read
 from compare.analysis.standing import KINDS
 from compare.analysis.verdict import Outcome, Verdict
-from compare.exits import OK, USAGE, say
+from compare.exits import OK, refusing
 from compare.pages import add_write, overview, quoted, settle
 from compare.pages.choosing import DSLS, Committed, of_dsl, source_pairs
 from compare.pages.quoted import HEADLINE, LIMITS, Figure
@@ -161,15 +161,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_write(parser)
 
 
+@refusing(NotARun, quoted.NoFigure)
 def main(asked: argparse.Namespace) -> int:
     """0; 1 where the table, a page or a picture is not what the runs say; 2 for a run that is none."""
-    try:
-        figures = build(tomllib.loads(quoted.ASKED.read_text(encoding="utf-8")))
-        new = {quoted.TABLE: written(figures)} | overview.drawn(figures)
-        new |= {page: quoted.filled(page.read_text(encoding="utf-8"), figures) for page in quoted.pages()}
-    except (NotARun, quoted.NoFigure) as error:
-        say(error)
-        return USAGE
+    figures = build(tomllib.loads(quoted.ASKED.read_text(encoding="utf-8")))
+    new = {quoted.TABLE: written(figures)} | overview.drawn(figures)
+    new |= {page: quoted.filled(page.read_text(encoding="utf-8"), figures) for page in quoted.pages()}
     stale = {
         path: text for path, text in new.items() if not (path.is_file() and path.read_text(encoding="utf-8") == text)
     }

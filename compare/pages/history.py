@@ -12,7 +12,6 @@ Exit codes: 0; 1 where a page is out of date and --write is not given; 2 for a r
 from __future__ import annotations
 
 import argparse
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from typing import Any
 from compare.analysis import means, tables
 from compare.analysis.runs import NotARun, RunData, read
 from compare.analysis.standing import KINDS
-from compare.exits import NOTHING, OK, USAGE, say
+from compare.exits import NOTHING, OK, refusing, say
 from compare.pages import add_write, settle_all
 from compare.record import manifest, packed
 from compare.record.contract import UNIT, Contract
@@ -166,10 +165,7 @@ def drawn(found: Mapping[str, Sequence[Point]]) -> str:
         ax.tick_params(labelbottom=True)
         ax.set_xticks(range(len(days)), [day[5:] for day in days], fontsize=8)
     _legend(figure, axes.flat, usual)
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
-    plt.close(figure)
-    return "\n".join(line.rstrip() for line in style.numbered(out.getvalue()).splitlines()) + "\n"
+    return style.text_of(figure)
 
 
 def _legend(figure: Any, panels: Any, usual: str) -> None:
@@ -217,22 +213,19 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", help="print the tables of this GPU and look at no page")
 
 
+@refusing(NotARun)
 def main(asked: argparse.Namespace) -> int:
     """0; 1 where the page or a picture is out of date; 2 for a broken run; 5 where a GPU has no history."""
-    try:
-        if asked.gpu:
-            found = of_gpu(asked.gpu)
-            if not found:
-                say(f"--gpu: found {asked.gpu}, allowed one with two committed days: {', '.join(_gpus())}")
-                return NOTHING
-            print(told(found))
-            return OK
-        text = PAGE.read_text(encoding="utf-8")
-        new = {PAGE: filled(text)} | {PICTURES / f"history-{gpu}.svg": drawn(of_gpu(gpu)) for gpu in _gpus()}
-        return settle_all(new, "history", write=asked.write)
-    except NotARun as error:
-        say(error)
-        return USAGE
+    if asked.gpu:
+        found = of_gpu(asked.gpu)
+        if not found:
+            say(f"--gpu: found {asked.gpu}, allowed one with two committed days: {', '.join(_gpus())}")
+            return NOTHING
+        print(told(found))
+        return OK
+    text = PAGE.read_text(encoding="utf-8")
+    new = {PAGE: filled(text)} | {PICTURES / f"history-{gpu}.svg": drawn(of_gpu(gpu)) for gpu in _gpus()}
+    return settle_all(new, "history", write=asked.write)
 
 
 def _gpus() -> list[str]:

@@ -6,7 +6,6 @@ for any colour vision and any printer.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,10 +127,7 @@ def _svg(panels: Sequence[Bars], look: Look) -> str:
         handles=_legend(panels[0], look), loc="outside upper center", ncols=names, fontsize=9.5, labelcolor=look.ink,
         columnspacing=1.2,
     )  # fmt: skip
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
-    plt.close(figure)
-    return "\n".join(line.rstrip() for line in style.numbered(out.getvalue()).splitlines()) + "\n"
+    return style.text_of(figure, transparent=True)
 
 
 def _panel(bars: Bars, ax: Any, look: Look) -> None:

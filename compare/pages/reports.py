@@ -18,7 +18,7 @@ from pathlib import Path
 
 from compare.analysis import tables
 from compare.analysis.runs import NotARun
-from compare.exits import USAGE, say
+from compare.exits import refusing
 from compare.pages import add_write, settle_all
 from compare.record import packed
 from compare.record.folder import ROOT
@@ -93,14 +93,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", help="comma-separated folders under docs/results; all that have a report")
 
 
+@refusing(NotARun, OSError)
 def main(asked: argparse.Namespace) -> int:
     """0; 1 where a report is out of date; 2 for a run that is none."""
     runs = [RESULTS / name for name in asked.runs.split(",")] if asked.runs else committed()
-    try:
-        new = dict(one for run in runs for one in written(run))
-        if not asked.runs:
-            new[RESULTS / "README.md"] = index()
-    except (NotARun, OSError) as error:
-        say(error)
-        return USAGE
+    new = dict(one for run in runs for one in written(run))
+    if not asked.runs:
+        new[RESULTS / "README.md"] = index()
     return settle_all(new, "reports", write=asked.write)

@@ -26,7 +26,6 @@ from compare.report.verdicts import floor
 PICTURE = "glance"  # the figure's name
 MOST_FAILURES = 5  # on the first screen; the section Failures has all of them
 _FAMILIES = ("triton", "helion")
-_SAID = (Outcome.FASTER, Outcome.SAME, Outcome.AMBIGUOUS, Outcome.SLOWER)
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ _WORDS = {
 def _told(entry: Entry, unit: str) -> str:
     """`triton/auto` is faster than `baseline/flash_attn3`, 1.19× [1.17, 1.21] (13 faster, 3 same; worst ...)"""
     s = entry.standing
-    tally = ", ".join(f"{s.outcomes[o]} {o}" for o in _SAID if s.outcomes.get(o)) if s.cells > 1 else ""
+    tally = ", ".join(f"{s.outcomes[o]} {o}" for o in _WORDS if s.outcomes.get(o)) if s.cells > 1 else ""
     lost = "".join(f", {count} {why}" for why, count in s.missing.items())
     at = f"worst {tables.times(entry.worst.speed.ratio)} on {entry.worst.workload.label}" if s.compared > 1 else ""
     interval = tables.interval(s.speed.low, s.speed.high)

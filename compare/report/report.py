@@ -22,9 +22,8 @@ from pathlib import Path
 import pandas as pd
 
 from compare.analysis import means, merge
-from compare.analysis.diff import Incomparable
-from compare.analysis.runs import NotARun, RunData, read
-from compare.exits import NOTHING, OK, USAGE, say
+from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read
+from compare.exits import NOTHING, OK, USAGE, refusing
 from compare.record.whole import put
 from compare.report import features, figures, glance, render, verdicts
 from compare.report.sections import build
@@ -32,21 +31,15 @@ from compare.workloads.suites import PLAIN
 
 HELP = "write the report of a run again, or print a table over runs (--print)"
 
-__all__ = ["DifferentContracts", "NotARun", "main", "write"]
-
-
-class DifferentContracts(ValueError):
-    """Runs whose times were taken by different rules; the message names two of them and both contracts."""
-
 
 def write(run_dir: Path) -> Path:
     """Write summary.csv, figures/, report.md and report.html into the run's folder; returns report.md's path.
 
-    A merged folder gets one page about its parts (`merge.tables`). Raises NotARun, DifferentContracts, CannotWrite.
+    A merged folder gets one page about its parts (`merge.tables`). Raises NotARun, Incomparable, CannotWrite.
     """
     whole = read(run_dir)
     runs = merge.tables(whole)
-    _ensure_one_contract(runs)
+    ensure_one("timing contract", (run for run in runs if run.timed), lambda run: run.contract)
     figure_dir = whole.folder / "figures"
     drawn = [_drawn(run, figure_dir / str(number) if len(runs) > 1 else figure_dir) for number, run in enumerate(runs)]
     _write_csv(whole.folder / "summary.csv", drawn, whole.note)
@@ -69,17 +62,6 @@ def _drawn(run: RunData, folder: Path) -> RunData:
         suite=run.suite,
     )
     return replace(run, figures=glance.draw(run, folder) | drawn)
-
-
-def _ensure_one_contract(runs: Sequence[RunData]) -> None:
-    """Raise DifferentContracts unless all timed runs have one contract."""
-    timed = [run for run in runs if run.timed]
-    for run in timed[1:]:
-        if run.contract != timed[0].contract:
-            raise DifferentContracts(
-                f"runs: found {timed[0].folder} under {timed[0].contract} and {run.folder} under {run.contract};"
-                " allowed runs of one timing contract"
-            )
 
 
 def _write_csv(path: Path, runs: Sequence[RunData], note: str) -> None:
@@ -126,16 +108,13 @@ def _lonely(asked: argparse.Namespace) -> str:
     return f"RUN: found {len(asked.runs)}, allowed one, several with --print, or `merge`" if several else ""
 
 
+@refusing(NotARun, Incomparable, OSError)
 def main(asked: argparse.Namespace) -> int:
     """0; 2 for usage, for what is no run folder, and for different contracts; 5 where --print finds nothing."""
     if wrong := _lonely(asked):
         print(wrong, file=sys.stderr)
         return USAGE
-    try:
-        if asked.print:
-            return _printed(asked)
-        print(write(asked.runs[0]))
-    except (NotARun, DifferentContracts, Incomparable, OSError) as error:
-        say(error)
-        return USAGE
+    if asked.print:
+        return _printed(asked)
+    print(write(asked.runs[0]))
     return OK

@@ -97,6 +97,14 @@ def save(figure: Any, path: Path) -> Path:
     return put(path, seen(numbered(drawn.getvalue().decode("utf-8"))) if kind == "svg" else drawn.getvalue())
 
 
+def text_of(figure: Any, **options: Any) -> str:
+    """The figure as the SVG of a committed picture."""
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None}, **options)
+    pyplot().close(figure)
+    return "\n".join(line.rstrip() for line in numbered(drawn.getvalue()).splitlines()) + "\n"
+
+
 def label(kernel: str) -> str:
     return f"{kernel} (bound)" if kernel in BOUNDS else kernel
 

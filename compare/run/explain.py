@@ -30,7 +30,7 @@ from common.serving.grid import decided_by, seen
 from common.spec import AttentionShape, SpecError
 from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from compare.competitors import registry
-from compare.exits import NO_GPU, NOTHING, OK, USAGE, say
+from compare.exits import NO_GPU, NOTHING, OK, USAGE, refusing, say
 from compare.static import pair
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
 from compare.workloads.numbers import page, window
@@ -161,16 +161,13 @@ def _pair(workload: Workload, kernels: Sequence[str], gpu: Gpu | None) -> int:
     return OK
 
 
+@refusing(GrammarError, SpecError, gpus.UnknownGpu)
 def main(arguments: argparse.Namespace) -> int:
     """0; 2 for an option or a batch that cannot be read; 5 where neither DSL can be imported."""
-    try:
-        lens = parse_lens(arguments.workload)
-        shape = parse_shape(arguments.shape, arguments.block_size, arguments.dtype)
-        here = gpus.detect(0) if torch.cuda.is_available() else None
-        gpu = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
-    except (GrammarError, SpecError, gpus.UnknownGpu) as error:
-        say(error)
-        return USAGE
+    lens = parse_lens(arguments.workload)
+    shape = parse_shape(arguments.shape, arguments.block_size, arguments.dtype)
+    here = gpus.detect(0) if torch.cuda.is_available() else None
+    gpu = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
     ask, told = Ask(sliding_window=arguments.window), 0
     if arguments.pair:
         return _pair(Workload(arguments.workload, lens, shape, ask), arguments.pair, gpu)

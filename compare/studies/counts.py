@@ -31,7 +31,7 @@ from common.spec.cdna import Cdna
 from common.spec.kernel import Capacity
 from compare.analysis.tables import of_page
 from compare.competitors import registry
-from compare.exits import OK, USAGE, WRONG, say
+from compare.exits import OK, USAGE, WRONG, refusing, say
 from compare.static.codeobject import CodeFacts, read
 from compare.static.counts.counting import Counts, counting
 from compare.static.counts.l2 import L2
@@ -271,12 +271,9 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--out", type=Path, help="the page; else it is printed")
 
 
+@refusing(gpus.UnknownGpu)
 def main(asked: argparse.Namespace) -> int:
-    try:
-        gpu = gpus.resolve(asked.gpu)
-    except gpus.UnknownGpu as error:
-        say(error)
-        return USAGE
+    gpu = gpus.resolve(asked.gpu)
     if gpu.arch not in MATRIX_FLOPS:
         say(f"--gpu: found {gpu.name}, allowed one of {', '.join(MATRIX_FLOPS)}")
         return USAGE

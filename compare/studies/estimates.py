@@ -22,7 +22,7 @@ import pandas as pd
 from common import gpus
 from compare.analysis.cells import combined
 from compare.analysis.tables import of_page
-from compare.exits import OK, USAGE, say
+from compare.exits import OK, refusing
 from compare.record.folder import ROOT
 from compare.record.records import Record, latest
 from compare.record.store import read_records
@@ -195,12 +195,9 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--out", type=Path, help="the page; else it is printed. Of the defaults, also the spread")
 
 
+@refusing(gpus.UnknownGpu, ValueError, OSError)
 def main(asked: argparse.Namespace) -> int:
-    try:
-        found = measured(asked.gpu, asked.results)
-    except (gpus.UnknownGpu, ValueError, OSError) as error:
-        say(error)
-        return USAGE
+    found = measured(asked.gpu, asked.results)
     if asked.out is None:
         print(page(found))
         return OK

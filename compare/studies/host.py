@@ -35,7 +35,7 @@ from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from compare.competitors import registry
-from compare.exits import GATE, NO_GPU, OK, USAGE, say
+from compare.exits import GATE, NO_GPU, OK, refusing
 from compare.record import folder as run_folder
 from compare.workloads import parse_lens
 
@@ -108,14 +108,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of host.jsonl")
 
 
+@refusing(gpus.UnknownGpu)
 def main(asked: argparse.Namespace) -> int:
     """0; 2 usage; 3 the GPU that is named is not here; 4 `call` exceeds the goal."""
     here = gpus.detect()
-    try:
-        meant = here if asked.gpu == "auto" else gpus.resolve(asked.gpu)
-    except gpus.UnknownGpu as error:
-        say(error)
-        return USAGE
+    meant = here if asked.gpu == "auto" else gpus.resolve(asked.gpu)
     if here is None or meant != here:
         print(f"{asked.gpu} is not here: host time is that of launches which happen")
         return NO_GPU

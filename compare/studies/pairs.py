@@ -26,7 +26,7 @@ from compare.analysis import merge, verdict
 from compare.analysis.runs import RunData, read
 from compare.analysis.tables import of_page
 from compare.analysis.verdict import Outcome, Verdict
-from compare.exits import NOTHING, OK, USAGE, say
+from compare.exits import NOTHING, OK, refusing, say
 from compare.record.folder import ROOT, NotARun
 from compare.record.records import Record
 from compare.static import pair
@@ -258,12 +258,10 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
 
 
+@refusing(gpus.UnknownGpu, NotARun, ValueError, OSError)
 def main(asked: argparse.Namespace) -> int:
     try:
         made = blocks(gpus.resolve(asked.gpu), RESULTS, asked.rows)
-    except (gpus.UnknownGpu, NotARun, ValueError, OSError) as error:
-        say(error)
-        return USAGE
     except pair.NotCompiled as error:
         say(error)
         return NOTHING

@@ -30,7 +30,7 @@ from common.choice.learned import COUNT
 from common.gpus import UnknownGpu
 from compare.analysis import regret
 from compare.competitors import registry
-from compare.exits import NO_GPU, NOTHING, OK, USAGE, say
+from compare.exits import NO_GPU, NOTHING, OK, refusing
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
 from compare.tune import learned, records, tune, won
@@ -233,19 +233,16 @@ def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
         print("\n".join(f"{dsl}: {line}" for line in arm.report()), flush=True)
 
 
+@refusing(UnknownGpu, run_folder.CannotWrite, FileNotFoundError, ValueError)
 def main(asked: argparse.Namespace) -> int:
-    try:
-        if not asked.of:
-            machine = tune.machine(asked)
-            if machine is None:
-                return NO_GPU
-            folder = tune.folder(asked.out, machine.gpu.name, "regret")
-            measure(asked, machine, folder)
-        folders = [Path(name) for name in asked.of] if asked.of else [folder]
-        lines = table(folders, asked.begun)
-    except (UnknownGpu, run_folder.CannotWrite, FileNotFoundError, ValueError) as error:
-        say(error)
-        return USAGE
+    if not asked.of:
+        machine = tune.machine(asked)
+        if machine is None:
+            return NO_GPU
+        folder = tune.folder(asked.out, machine.gpu.name, "regret")
+        measure(asked, machine, folder)
+    folders = [Path(name) for name in asked.of] if asked.of else [folder]
+    lines = table(folders, asked.begun)
     print("\n".join(lines) if lines else "no row counts: neither auto nor another candidate was timed")
     if lines and not asked.of:
         (folder / "regret.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

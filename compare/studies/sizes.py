@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any
 
 from compare.competitors import registry
-from compare.exits import NOTHING, OK, USAGE, say
+from compare.exits import NOTHING, OK, refusing
 from compare.identity import FOLDER, plain
 from compare.studies import capability
 
@@ -248,13 +248,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernels", default="triton/*,helion/*", help="comma-separated ids or globs (default all)")
 
 
+@refusing(registry.UnknownKernel)
 def main(arguments: argparse.Namespace) -> int:
     """0; 2 for a kernel that is none; 5 nothing selected."""
-    try:
-        chosen = [k for k in registry.select(arguments.kernels) if k in (*registry.OWN, *registry.ABLATIONS)]
-    except registry.UnknownKernel as error:
-        say(error)
-        return USAGE
+    chosen = [k for k in registry.select(arguments.kernels) if k in (*registry.OWN, *registry.ABLATIONS)]
     for row in rows(chosen):
         sizes = " ".join(f"{k}={v}" for k, v in row.items() if k not in ("kernel", "escapes"))
         print(f"{row['kernel']:26} {sizes} escapes: {', '.join(row['escapes']) or 'none'}")

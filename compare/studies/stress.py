@@ -20,7 +20,7 @@ from compare.bench.arena import Arena
 from compare.bench.gate import Rejected
 from compare.bench.subject import Subject
 from compare.competitors import registry
-from compare.exits import OK, USAGE, WRONG, say
+from compare.exits import OK, WRONG, refusing
 from compare.workloads import GrammarError, Workload, parse_lens, parse_shape
 from compare.workloads.numbers import at_least_one
 
@@ -48,14 +48,11 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--launches", type=at_least_one, default=2000, help="of each kernel (default 2000)")
 
 
+@refusing(registry.UnknownKernel, GrammarError)
 def main(asked: argparse.Namespace) -> int:
     """0 no bit changed; 1 one did; 2 usage."""
-    try:
-        kernels = registry.select(asked.kernels)
-        row = Workload(asked.workload, parse_lens(asked.workload), parse_shape(asked.shape, 16, "bf16"))
-    except (registry.UnknownKernel, GrammarError) as error:
-        say(error)
-        return USAGE
+    kernels = registry.select(asked.kernels)
+    row = Workload(asked.workload, parse_lens(asked.workload), parse_shape(asked.shape, 16, "bf16"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     arena, wrong = Arena(row, 1, device), False
     for kernel_id in kernels:

@@ -27,7 +27,7 @@ import torch
 
 from common.spec import SpecError
 from compare.analysis import runs
-from compare.exits import NOTHING, OK, USAGE, WRONG, say
+from compare.exits import NOTHING, OK, WRONG, refusing, say
 from compare.record.folder import NotARun, commit, versions
 from compare.record.records import Record, Status
 from compare.record.whole import put
@@ -210,9 +210,6 @@ def options(new: argparse.ArgumentParser) -> None:
     into.add_argument("--time-limit", type=positive, metavar="SECONDS", help="of one call; default 60")
 
 
+@refusing(SpecError, NotARun)
 def main(asked: argparse.Namespace) -> int:
-    try:
-        return export(asked) if asked.way == "export" else import_(asked)
-    except (SpecError, NotARun) as error:
-        say(error)
-        return USAGE
+    return export(asked) if asked.way == "export" else import_(asked)
