@@ -85,6 +85,7 @@ class Server:
     kernel: Kernel = field(init=False)
     typical_seq_len: int = field(init=False)
     bytes_needed: int = 0
+    planning: float = 0.0  # seconds that choices and layouts of all plans took
     seconds: float = 0.0  # of all warm-ups
     warmed: int = 0  # launches of all warm-ups
     table_widths: dict[int, int] = field(default_factory=dict)  # page size -> columns of block tables
@@ -103,7 +104,7 @@ class Server:
 
     def admit(self, shape: AttentionShape, features: Features) -> None:
         """Refuse a layer before anything runs, and count its scratch. Raises SpecError, UnsupportedFeature."""
-        kind = Kind.of(shape, features)
+        kind, began = Kind.of(shape, features), time.monotonic()
         if kind in self._admitted:
             return
         asked = features.names() | asked_of_shape(shape)
@@ -115,6 +116,7 @@ class Server:
         )
         self.bytes_needed = max(self.bytes_needed, size)
         self._admitted.add(kind)
+        self.planning += time.monotonic() - began
 
     def captured_seq_len(self, num_seqs: int, held: int | None) -> int:
         """The keys that a graph of so many sequences is chosen for: the typical length, or the mean length when a cache
@@ -144,13 +146,19 @@ class Server:
         return self._plans[kind]
 
     def _made(self, shape: AttentionShape, features: Features) -> Plan:
-        if self._workspace is None:
-            self.admit(shape, features)
-        limits = self.limits.max_tokens, self.limits.max_seqs, self.limits.max_seq_len
-        return self.kernel.module.plan_paged_attention(
+        """A plan over the one workspace. Pages of another size than was admitted may need a larger one: plans that were
+        made before keep theirs."""
+        self.admit(shape, features)
+        if self._workspace is not None and self._workspace.numel() < self.bytes_needed:
+            log.warning("scratch grows to %d bytes for %s: the engine counted less", self.bytes_needed, shape)
+            self._workspace = None
+        limits, began = (self.limits.max_tokens, self.limits.max_seqs, self.limits.max_seq_len), time.monotonic()
+        made = self.kernel.module.plan_paged_attention(
             shape, *limits, self.device, features=features, kernel=self.kernel.name, one_config=False,
             workspace=self.workspace,
         )  # fmt: skip
+        self.planning += time.monotonic() - began
+        return made
 
     def table_width(self, page: int) -> int:
         """The number of columns of an engine's block tables: compilers specialise on whether 16 divides it."""

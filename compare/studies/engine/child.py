@@ -9,22 +9,24 @@ of a file lets one after the other at the GPU.
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from compare.studies.engine import measure
-from compare.studies.engine.model import SIZES, Sizes, fill
+from compare.studies.engine.model import SIZES, TWO_SIZES, Sizes, fill
 from compare.workloads.trace import Request
 
 BACKENDS = {"fa3": "FLASH_ATTN", "vllm_triton": "TRITON_ATTN"}  # any other name is a kernel's id, served by ours
 GRAPHS = {"full": "FULL_AND_PIECEWISE", "partial": "PIECEWISE", "eager": "NONE"}
 CAPTURED = [1, 2, 4, 8, *range(16, 257, 16)]
+CACHES = ("TRITON_CACHE_DIR", "HELION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
 FORMAT = "diptych_counter"
 SHORT = 800  # tokens out; up to these passes are repeated
 LONG = 1  # the number of the pass to the longest length
@@ -38,12 +40,19 @@ def say(row: dict[str, Any]) -> None:
 def environment(task: dict[str, Any]) -> dict[str, str]:
     """The environment variables that vLLM and our adapter read."""
     own = {} if task["name"] in BACKENDS else {"DIPTYCH_KERNEL": task["name"]}
+    if folder := caches(task):
+        own |= {name: str(folder / name) for name in CACHES}
     return {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_BREAKABLE_CUDAGRAPH": "1", "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1", **own,
         **task.get("environment", {}),
     }  # fmt: skip
+
+
+def caches(task: dict[str, Any]) -> Path | None:
+    """The folder of an engine's compiled code; None for the user's own."""
+    return Path(task["caches"], task["name"].replace("/", "-")) if task.get("caches") else None
 
 
 def register(sizes: Sizes) -> None:
@@ -63,6 +72,11 @@ def register(sizes: Sizes) -> None:
             fill(model.named_parameters(), sizes)
 
     register_model_loader(FORMAT)(Loader)
+    if sizes.global_head_size:
+        from transformers import AutoConfig, PretrainedConfig
+
+        config = type("Config", (PretrainedConfig,), {"model_type": TWO_SIZES})
+        AutoConfig.register(TWO_SIZES, config, exist_ok=True)  # transformers' own hides what vLLM reads
 
 
 class Vllm:
@@ -78,7 +92,8 @@ class Vllm:
             self._llm = LLM(
                 model=folder, load_format=FORMAT, dtype="bfloat16", block_size=16, skip_tokenizer_init=True,
                 attention_backend=BACKENDS.get(task["name"], "CUSTOM"), enable_prefix_caching=False,
-                max_model_len=task["max_seq_len"], max_num_seqs=task["max_seqs"], gpu_memory_utilization=task["memory"],
+                max_model_len=task["max_seq_len"], max_num_seqs=task["max_seqs"], gpu_memory_utilization=0.3,
+                kv_cache_memory_bytes=task["cache_gib"] << 30,
                 max_num_batched_tokens=task["max_tokens"], disable_log_stats=True, seed=0,
                 compilation_config={"cudagraph_mode": GRAPHS[task["graphs"]], "cudagraph_capture_sizes": CAPTURED},
             )  # fmt: skip
@@ -104,21 +119,55 @@ class Vllm:
 
 
 class Compiles:
-    """Counts Triton's compilations from now on; a warm engine has none."""
+    """Counts kernels that Triton gives to this process; a warm engine has none.
+
+    count: all of them. made: those that were not on the disk. seconds: of making them, all threads together.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count, self.made, self.seconds = 0, 0, 0.0
         try:
             from triton import knobs
         except ImportError:
             return
-        before = knobs.runtime.jit_post_compile_hook
+        knobs.compilation.listener = self._heard
 
-        def hook(*args: Any, **kwargs: Any) -> Any:
-            self.count += 1
-            return before(*args, **kwargs) if before is not None else None
+    def _heard(self, *, times: Any, cache_hit: bool, **_: Any) -> None:
+        self.count += 1
+        if not cache_hit:
+            self.made += 1
+            self.seconds += times.total / 1e6
 
-        knobs.runtime.jit_post_compile_hook = hook
+
+class Phases:
+    """Seconds of the parts of vLLM's start, by name."""
+
+    PARTS = ("load_model", "determine_available_memory", "initialize_from_config", "compile_or_warm_up_model")
+
+    def __init__(self) -> None:
+        from vllm.v1.worker.gpu_worker import Worker
+
+        self.seconds: dict[str, float] = {}
+        for name in self.PARTS:
+            setattr(Worker, name, self._timed(getattr(Worker, name), name))
+        last = getattr(Worker, self.PARTS[-1])
+
+        def with_graphs(worker: Any) -> Any:
+            worker.model_runner.capture_model = self._timed(worker.model_runner.capture_model, "capture_model")
+            return last(worker)
+
+        setattr(Worker, self.PARTS[-1], with_graphs)
+
+    def _timed(self, function: Callable, name: str) -> Callable:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - began, 2)
+
+        return run
 
 
 def about(task: dict[str, Any]) -> dict[str, Any]:
@@ -138,29 +187,32 @@ def plans() -> dict[str, Any]:
     servers = [server for _, server in backend._servers.values()] if backend is not None else []
     if not servers:
         return {}
-    return {
-        "warmed": sum(one.warmed for one in servers), "warm_s": round(sum(one.seconds for one in servers), 2),
-        "unmet": sum(one.unmet for one in servers),
-    }  # fmt: skip
+    kept = sys.modules.get("dsl_helion.kept")
+    sums = {"warmed": "warmed", "plan_s": "planning", "warm_s": "seconds", "unmet": "unmet"}
+    said = {key: round(sum(getattr(one, name) for one in servers), 2) for key, name in sums.items()}
+    return dict(kept.counts if kept else {}) | said
 
 
 def work(task: dict[str, Any]) -> None:
-    sizes = SIZES[task["model"]]
+    sizes, folder = SIZES[task["model"]], caches(task)
+    which = "" if folder is None else "second" if folder.exists() else "first"
     began = time.monotonic()
     import vllm  # noqa: F401 - the slow half of a start
 
     register(sizes)
-    imported = time.monotonic() - began
+    phases, imported = Phases(), time.monotonic() - began
     with open(task["lock"], "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        began = time.monotonic()
+        compiles, began = Compiles(), time.monotonic()
         engine = Vllm(task, sizes)
         said = about(task)
-        compiles = Compiles()
+        made = {"compiled": compiles.made, "compiled_s": round(compiles.seconds, 2), "kernels": compiles.count}
+        compiles.count = 0
         for _ in measure.latency(engine, [16], -1):
             pass
-        start = {"part": "start", "import_s": imported, "start_s": time.monotonic() - began}
-        say(said | start | plans() | {"first_compiles": compiles.count})
+        start = {"part": "start", "import_s": imported, "start_s": time.monotonic() - began, "caches": which}
+        say(said | start | phases.seconds | plans() | made | {"first_compiles": compiles.count})
+        compiles.count = 0
         for row in rows(engine, task):
             say(said | row | plans() | {"compiles": compiles.count})
             compiles.count = 0
@@ -174,6 +226,8 @@ def steps(task: dict[str, Any]) -> Iterator[tuple[str, int, list[int]]]:
     """
     parts, lengths = task["parts"], task["lengths"]
     short = [n for n in lengths if n <= SHORT]
+    if "start" in parts:
+        yield "start", 0, []
     if "logprobs" in parts:
         yield "logprobs", 0, []
     numbers = [number for number in range(task["repeats"] + 1) if number != LONG]
@@ -193,7 +247,7 @@ def rows(engine: measure.Engine, task: dict[str, Any]) -> Iterator[dict[str, Any
             yield measure.logprobs(engine)
         elif part == "latency":
             yield from measure.latency(engine, lengths, number)
-        else:
+        elif part == "serving":
             requests = [Request(0.0, *one) for one in task["requests"]]
             for one in range(task["serving_passes"]):
                 yield measure.serving(engine, requests, one, task["serving_limit_s"])

@@ -1,12 +1,15 @@
 """Our kernels inside vLLM: the paper's Figure 9 (500 tokens in, N out) and a trace of requests, every token checked.
 
     python -m compare study engine [--engines fa3:full,triton/auto:full,...] [--trace FILE] [--out DIR]
+    python -m compare study engine --parts start --caches DIR
+    python -m compare study engine --model gemma-4-512 --parts logprobs,latency --out DIR
     python -m compare study engine --render
 
 An engine is NAME:GRAPHS: a kernel's id (triton/auto, triton/native.auto, helion/auto, ...), fa3 or vllm_triton, with
 full, partial or eager graphs. Each is a vLLM in a process of its own, one at the GPU at a time; the next one imports
-meanwhile. docs/results/<gpu>/engine has one row for each measurement, figures and a page of them. What was measured is
-not measured again: of our kernels while their sources are the same, of fa3 and vllm_triton while the versions are.
+meanwhile. With new --caches its start is a first one, with the same again a second.
+docs/results/<gpu>/engine has one row for each measurement, figures and a page of them. What was measured is not
+measured again: of our kernels while their sources are the same, of fa3 and vllm_triton while the versions are.
 Exit codes: 0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed.
 """
 
@@ -39,6 +42,7 @@ from compare.record import folder as run_folder
 from compare.record.store import Busy, Lines
 from compare.studies.engine import child, page
 from compare.studies.engine.child import BACKENDS, GRAPHS
+from compare.studies.engine.model import SIZES
 from compare.workloads import trace
 from compare.workloads.numbers import positive
 
@@ -48,8 +52,10 @@ ENGINES = (
     "helion/auto:full,vllm_triton:partial,helion/auto:partial"
 )
 LENGTHS = "100,400,800,1600,3200,6400"
-PARTS = ("logprobs", "latency", "serving")
+PARTS = ("start", "logprobs", "latency", "serving")
 LINES = "engine.jsonl"
+MODEL = "llama-3-8b"
+CACHE_GIB, SMALL_CACHE_GIB = 40, 2  # of K and V: said, so that engines have as much whatever else is on the GPU
 PROMPT, MAX_SEQ_LEN = 500, 8192  # tokens
 PASSES = 2  # over the requests of a trace
 REPEATS = 3  # passes up to 800 tokens out
@@ -131,6 +137,8 @@ def _left(rows: Sequence[dict[str, Any]], task: dict[str, Any], part: str, numbe
     """The part of a step (child.steps) that no row answers; None where all of it is answered. The passes over requests
     belong together: the second measures an engine that has served the first."""
     mine = [row for row in rows if row["part"] == part]
+    if part == "start" and task["caches"]:
+        mine = [row for row in mine if row["caches"] == "second"]
     if part == "latency":
         there = {row["n"] for row in mine if row["pass"] == number}
         lengths = [n for n in lengths if n not in there]
@@ -193,6 +201,10 @@ def all_engines(run: Run, tasks: Sequence[dict[str, Any]], deadline: float, comm
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engines", default=ENGINES, metavar="LIST", help=f"NAME:GRAPHS,... (default {ENGINES})")
+    parser.add_argument("--model", default=MODEL, choices=SIZES, help=f"(default {MODEL})")
+    parser.add_argument(
+        "--caches", type=Path, metavar="DIR", help="compiled code, a folder an engine; new ones give a first start"
+    )
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default all)")
     parser.add_argument("--lengths", default=LENGTHS, help=f"tokens out (default {LENGTHS})")
     parser.add_argument(
@@ -220,9 +232,10 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
     return [
         {
             "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": REPEATS,
-            "requests": requests, "serving_passes": PASSES, "serving_limit_s": SERVING_LIMIT_S, "model": "llama-3-8b",
-            "max_seq_len": MAX_SEQ_LEN, "max_seqs": 256, "max_tokens": 8192, "memory": 0.5,
-            "lock": str(lock),
+            "requests": requests, "serving_passes": PASSES, "serving_limit_s": SERVING_LIMIT_S, "model": asked.model,
+            "caches": asked.caches and str(asked.caches.resolve()),
+            "max_seq_len": MAX_SEQ_LEN, "max_seqs": 256, "max_tokens": 8192, "lock": str(lock),
+            "cache_gib": CACHE_GIB if asked.model == MODEL else SMALL_CACHE_GIB,
         }
         for name, graphs in engines
     ]  # fmt: skip

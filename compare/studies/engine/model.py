@@ -1,16 +1,20 @@
 """A model that counts: after token t comes t + 1, and only right attention produces it.
 
-The residual stream has three parts. The first half holds the token's code. Layer 0 reads it: query and key are one
+The residual stream has three parts. The first half holds the token's code. One layer reads it, the first unless Sizes
+says another: query and key are one
 projection of the code, so that the query's own token has the largest score, and the value, another projection, goes to
 the second part, from which alone the next token is read. A page written to a wrong place, a wrong length or a wrong sum
 therefore gives another token. All other layers add noise to the third part, which the logits read weakly:
 log-probabilities then distinguish kernels whose tokens agree.
+
+With a global_head_size the model is vLLM's Gemma 4: layers with a window and heads of head_size take turns with layers
+that see every key and have heads of global_head_size. Its layers norm what they add, so that a norm's weight sets it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,9 +25,13 @@ NOISE = 0.02  # of the logits' weights for the third part
 STREAM = 0.5  # length of the third part: if it exceeded the codes', the last norm would drown them
 
 
+TWO_SIZES = "diptych_two_sizes"  # model type of such a model's config
+WINDOW = 128  # keys of its layers with a window
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a Llama model; default 8B."""
+    """The sizes of a model; default Llama 8B. counts: the layer whose attention makes the next token."""
 
     layers: int = 32
     hidden: int = 4096
@@ -32,9 +40,28 @@ class Sizes:
     head_size: int = 128
     mlp: int = 14336
     vocabulary: int = 128256
+    global_head_size: int = 0
+    counts: int = 0
+
+    @property
+    def counting_head(self) -> int:
+        """The head size of the layer that counts."""
+        return self.global_head_size if self.global_head_size and self.counts % 2 else self.head_size
 
     def config(self, max_seq_len: int) -> dict[str, Any]:
         """config.json of transformers."""
+        return self._llama(max_seq_len) | (self._gemma() if self.global_head_size else {})
+
+    def _gemma(self) -> dict[str, Any]:
+        kinds = {"sliding_attention": 1e4, "full_attention": 1e6}
+        return {
+            "architectures": ["Gemma4ForCausalLM"], "model_type": TWO_SIZES, "global_head_dim": self.global_head_size,
+            "layer_types": list(kinds) * (self.layers // 2), "sliding_window": WINDOW, "rope_theta": None,
+            "hidden_activation": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 0,
+            "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in kinds.items()},
+        }  # fmt: skip
+
+    def _llama(self, max_seq_len: int) -> dict[str, Any]:
         return {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": self.hidden,
             "intermediate_size": self.mlp, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
@@ -45,9 +72,12 @@ class Sizes:
         }  # fmt: skip
 
 
+_GEMMA = Sizes(4, 1024, 8, 2, 256, 512, 512, 512)  # which layers count: those of 256 or those of 512
 SIZES = {
     "llama-3-8b": Sizes(),
     "tiny": Sizes(layers=2, hidden=512, heads=4, kv_heads=2, head_size=64, mlp=256, vocabulary=512),
+    "gemma-4-256": _GEMMA,
+    "gemma-4-512": replace(_GEMMA, counts=1),
 }
 
 
@@ -63,26 +93,30 @@ def fill(parameters: Iterable[tuple[str, torch.Tensor]], sizes: Sizes) -> None:
     given = dict(parameters)
     device = next(iter(given.values())).device
     draw = torch.Generator(device).manual_seed(0)
-    half, lanes = sizes.hidden // 2, sizes.kv_heads * sizes.head_size
+    head = sizes.counting_head
+    half, lanes = sizes.hidden // 2, sizes.kv_heads * head
     lanes = min(lanes, sizes.hidden // 4)
     read = slice(half, half + lanes)
     codes = torch.randint(0, 2, (sizes.vocabulary, half), generator=draw, device=device).to(torch.bfloat16) * 2 - 1
     # a loader makes the model's dtype torch's default; the head's sums need more bits
     wide = {"generator": draw, "device": device, "dtype": torch.float32}
-    match = torch.randn(sizes.head_size, half, **wide) * half**-0.5
-    carry = torch.randn(sizes.kv_heads * sizes.head_size, half, **wide) * half**-0.5
+    match = torch.randn(head, half, **wide) * half**-0.5
+    carry = torch.randn(sizes.kv_heads * head, half, **wide) * half**-0.5
     for name, weight in given.items():
         _fill(name, weight, sizes, draw, (codes, match, carry, read))
 
 
 def _fill(name: str, weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, parts: tuple) -> None:
     codes, match, carry, read = parts
-    half, first = codes.shape[1], ".layers.0." in name
-    if "norm" in name:
+    half, first, head = codes.shape[1], f".layers.{sizes.counts}." in name, sizes.counting_head
+    if ".post_" in name and sizes.global_head_size:
+        weight.fill_(0.5 if first and "attention" in name else STREAM * (2 * sizes.layers) ** -0.5)
+    elif "norm" in name:
         weight.fill_(1.0)
     elif "embed_tokens" in name:
-        weight.zero_()
-        weight[: sizes.vocabulary, :half] = codes.to(weight.dtype)
+        weight.zero_()  # Gemma multiplies it by the root of the hidden size
+        scale = sizes.hidden**-0.5 if sizes.global_head_size else 1.0
+        weight[: sizes.vocabulary, :half] = codes.to(weight.dtype) * scale
     elif "lm_head" in name:
         _fill_head(weight, sizes, draw, codes, carry, read)
     elif first and any(part in name for part in ("qkv_proj", "q_proj", "k_proj", "v_proj")):
@@ -97,9 +131,9 @@ def _fill(name: str, weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, 
         weight.zero_()
         group = sizes.heads // sizes.kv_heads
         lane = torch.arange(read.stop - read.start, device=weight.device)
-        head, inside = lane // sizes.head_size, lane % sizes.head_size
+        of, inside = lane // head, lane % head
         for member in range(group):
-            weight[read.start + lane, (head * group + member) * sizes.head_size + inside] = 1.0 / group
+            weight[read.start + lane, (of * group + member) * head + inside] = 1.0 / group
     else:  # the other layers, and the MLP of the first: third part only
         noise = torch.randn(weight.shape, generator=draw, device=weight.device, dtype=torch.float32)
         weight.copy_(noise * weight.shape[1] ** -0.5)  # a row's product has the length of its input

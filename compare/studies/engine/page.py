@@ -11,7 +11,19 @@ from typing import Any
 from compare.report import style
 
 NAME = "engine.md"
-BASE = "fa3"
+BASE, OTHER = "fa3", "vllm_triton"
+DISK = {"": "some", "first": "none", "second": "all"}
+SHAPES = {
+    "llama-3-8b": "Llama-3-8B's shape", "tiny": "A tiny Llama",
+    "gemma-4-256": "A small Gemma 4, heads of 256 and of 512; its layers of 256 count",
+    "gemma-4-512": "A small Gemma 4, heads of 256 and of 512; its layers of 512 count",
+}  # fmt: skip
+START = {
+    "import_s": "import s", "start_s": "start s", "load_model": "of it: model", "plan_s": "choices",
+    "determine_available_memory": "a dummy step", "initialize_from_config": "cache",
+    "compile_or_warm_up_model": "warm-up and graphs", "warm_s": "of it: ours", "capture_model": "of it: graphs",
+    "warmed": "calls", "kernels": "kernels", "compiled": "compiled", "compiled_s": "in s of all threads",
+}  # fmt: skip
 UNENDED = ("lost", "cut")  # rows that say why an engine did not end
 STATES = ("end", *UNENDED)  # rows of a process, not of a measurement
 _STYLE = {"fa3": "baseline/flash_attn3", "vllm_triton": "baseline/vllm_triton"}
@@ -27,7 +39,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def told(row: dict[str, Any]) -> str:
     """A row as one line for the terminal."""
-    hidden = ("engine", "graphs", "gpu", "values", "vllm", "kernels", "host")
+    hidden = ("engine", "graphs", "gpu", "values", "vllm", "host")
     shown = {key: value for key, value in row.items() if key not in hidden}
     return " ".join(
         f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in shown.items()
@@ -129,24 +141,29 @@ def serving_table(rows: Rows) -> list[str]:
 
 
 def agreement(rows: Rows) -> list[str]:
-    """A line per engine: distance of log-probabilities from FLASH_ATTN's, and start times."""
+    """A line per engine: distance of log-probabilities from those of FLASH_ATTN, or of vLLM's Triton kernel where that
+    serves no such model."""
     values = {(row["engine"], row["graphs"]): row["values"] for row in rows if row["part"] == "logprobs"}
-    starts = {(row["engine"], row["graphs"]): row for row in rows if row["part"] == "start"}
-    base = values.get((BASE, "full"))
-    lines = [
-        "| engine | graphs | largest difference of a log-probability | start s | warm-up s | launches warmed up | "
-        "calls that met another |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
+    base = values.get((BASE, "full"), values.get((OTHER, "full")))
+    lines = ["| engine | graphs | largest difference of a log-probability | calls that met another launch |",
+             "|---|---|---:|---:|"]  # fmt: skip
     for one in engines(rows):
-        mine, start = values.get(one), starts.get(one, {})
+        mine = values.get(one)
         far = max(map(abs, (a - b for a, b in zip(mine, base, strict=False)))) if mine and base else None
         unmet = [row["unmet"] for row in rows if (row["engine"], row["graphs"]) == one and "unmet" in row]
-        cells = [
-            "" if far is None else f"{far:.2e}", f"{start['start_s']:.1f}" if start else "",
-            str(start.get("warm_s", "")), str(start.get("warmed", "")), str(max(unmet)) if unmet else "",
-        ]  # fmt: skip
-        lines.append(f"| {one[0]} | {one[1]} | " + " | ".join(cells) + " |")
+        lines.append(f"| {one[0]} | {one[1]} | {'' if far is None else f'{far:.2e}'} | {max(unmet) if unmet else ''} |")
+    return lines
+
+
+def start_table(rows: Rows) -> list[str]:
+    """A line per engine and kind of start: seconds of its parts, in the order in which they come."""
+    lines = [f"| engine | graphs | code on the disk | {' | '.join(START.values())} |",
+             f"|---|---|---|{'---:|' * len(START)}"]  # fmt: skip
+    found = {(row["engine"], row["graphs"], row.get("caches", "")): row for row in rows if row["part"] == "start"}
+    for (name, graphs, caches), row in found.items():
+        cells = [row.get(part, "") for part in START]
+        shown = " | ".join(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in cells)
+        lines.append(f"| {name} | {graphs} | {DISK[caches]} | {shown} |")
     return lines
 
 
@@ -184,16 +201,18 @@ def render(rows: Rows, drawn: Path | None) -> str:
     image = ["", "![speed by tokens out](engine.svg)"] if drawn else []
     return "\n".join([
         "# In a real server: our kernels inside vLLM", "",
-        f"{about.get('gpu', 'No GPU yet')}; {versions}. Llama-3-8B's shape in bf16, pages of 16. The model counts "
-        "(`compare.studies.engine.model`), so every token is checked; an engine with a wrong one has no time. "
-        "Written by `python -m compare study engine`; `--render` writes it from the rows again.", "",
+        f"{about.get('gpu', 'No GPU yet')}; {versions}. {SHAPES.get(about.get('model'), 'No model')} in bf16, pages "
+        "of 16. The model counts (`compare.studies.engine.model`), so every token is checked; an engine with a wrong "
+        "one has no time. Written by `python -m compare study engine`; `--render` writes it from the rows again.", "",
         "## 500 tokens in, N out, one request (the paper's Figure 9)", "",
         "Speed as a share of FlashAttention 3's with full graphs: more than 1 is faster. In brackets: as a share of "
         "its speed with graphs of the same kind.", "", *latency_table(kept),
         *image, "", "## A trace of requests", "",
         "All requests come at once; at most 256 run beside each other. Figures are of the last pass.", "",
         *serving_table(kept),
-        "", "## Agreement, and what a start takes", "", *agreement(kept),
+        "", "## Agreement", "", *agreement(kept), "", "## What a start takes", "",
+        "From the import of vLLM to 16 tokens of a first request. Kernels: all that Triton gave the process; compiled: "
+        "those that were not on the disk.", "", *start_table(kept),
         *(["", "## Engines that did not end", "", *lost] if lost else []), "",
     ])  # fmt: skip
 

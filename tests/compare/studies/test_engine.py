@@ -110,6 +110,43 @@ def test_the_weights_count_and_only_by_attention(joined):
     assert following(2) == 201 and following(0) == 4 and following(1) == 78
 
 
+@pytest.mark.parametrize("model", ["gemma-4-256", "gemma-4-512"])
+def test_of_two_head_sizes_the_layer_that_is_said_counts(model):
+    """That layer written out, with the norms of Gemma 4: they make up for what the others add."""
+    sizes, norm = SIZES[model], lambda rows: rows / rows.square().mean(-1, keepdim=True).sqrt()
+    head, half, lanes = sizes.counting_head, sizes.hidden // 2, sizes.hidden // 4
+    config = sizes.config(1024)
+    assert head == int(model[-3:]) == config["head_dim" if sizes.counts == 0 else "global_head_dim"]
+    here = f"model.layers.{sizes.counts}"
+    given = {
+        "model.embed_tokens.weight": (512, sizes.hidden), "lm_head.weight": (512, sizes.hidden),
+        f"{here}.self_attn.qkv_proj.weight": (12 * head, sizes.hidden),
+        f"{here}.self_attn.o_proj.weight": (sizes.hidden, 8 * head),
+        f"{here}.post_attention_layernorm.weight": (sizes.hidden,),
+        "model.layers.3.post_feedforward_layernorm.weight": (sizes.hidden,),
+    }  # fmt: skip
+    given = {name: torch.empty(shape) for name, shape in given.items()}
+    fill(given.items(), sizes)
+    tokens, draw = torch.tensor([3, 77, 200]), torch.Generator().manual_seed(1)
+    stream = given["model.embed_tokens.weight"][tokens] * sizes.hidden**0.5
+    others = torch.randn(3, lanes, generator=draw) * given["model.layers.3.post_feedforward_layernorm.weight"][0] * 2
+    stream[:, half + lanes :] += others * (2 * sizes.layers) ** 0.5
+    projected = norm(stream) @ given[f"{here}.self_attn.qkv_proj.weight"].T
+    query, key, value = (
+        norm(rows.unflatten(1, (-1, head))) for rows in projected.split([8 * head, 2 * head, 2 * head], 1)
+    )
+    assert (torch.einsum("hd,td->ht", query[-1, :4], key[:, 0]).softmax(1)[:, 2] > 0.99).all()
+
+    def following(row):
+        attended = given[f"{here}.self_attn.o_proj.weight"] @ value[row].repeat_interleave(4, 0).reshape(-1)
+        added = stream[-1] + norm(attended) * given[f"{here}.post_attention_layernorm.weight"]
+        return (given["lm_head.weight"] @ norm(added)).topk(2)
+
+    for row, token in enumerate(tokens.tolist()):
+        values, found = following(row)
+        assert found[0] == token + 1 and values[0] > values[1] + 5
+
+
 def test_noise_of_all_layers_stays_shorter_than_the_codes():
     """Two products a layer, each of a stream of ones, add up to STREAM, whatever a model's width and depth."""
     sizes = replace(SIZES["tiny"], layers=32)
