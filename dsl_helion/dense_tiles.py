@@ -8,7 +8,16 @@ from common.spec.kernel import new_tokens
 from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_helion.arithmetic import int32
 from dsl_helion.binding import cache_view, loadable, value_dtype
-from dsl_helion.primitives import base2_scale, dequantise, logits, products, softmax_step, wide_index
+from dsl_helion.head_parts import lanes_of
+from dsl_helion.primitives import (
+    base2_scale,
+    dequantise,
+    logits,
+    products,
+    softmax_weights,
+    sum_values,
+    wide_index,
+)
 
 
 def masked_tile(i, left, lo, full_hi):
@@ -26,49 +35,63 @@ def load_copied_scales(scales, row, tile_size):
     return hl.load(scales, [row + hl.arange(tile_size)])
 
 
-def load_key_rows(keys, rows, at, kv_head, f, foreign, dtype):
-    """primitives.load_keys of these rows; at: where they lie, without a transposition."""
+def load_key_rows(keys, rows, at, lanes, kv_head, f, foreign, dtype):
+    """primitives.load_keys of some lanes of these rows; at: where they lie, without a transposition."""
     if f["transposed_keys"] is None:
-        return dequantise(hl.load(keys, at), dtype)
+        return dequantise(hl.load(keys, [*at, lanes]), dtype)
     at = [rows.unsqueeze(0), hl.arange(keys.size(-1)).unsqueeze(1)]
     if foreign:
         at = [at[0], wide_index(kv_head), at[1]]
     return dequantise(hl.load(keys, at), dtype)
 
 
-def attend_block(
-    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales, value_scales, row, kv_head,
-    tile_size, masked, foreign,
-):  # fmt: skip
-    """Tile j of the sequence, which begins at `row` of keys and values. Returns the new m, l, acc.
+def load_values(values, at, own, dtype):
+    """V of these rows as an operand of a product; zeros for keys that are not `own`, unless that is None."""
+    if own is None:
+        return dequantise(hl.load(values, at), dtype)
+    else:
+        return dequantise(hl.load(values, at, extra_mask=own.unsqueeze(1)), dtype)
 
-    key_scales, value_scales: of the same rows, where a stored element has one for its token; else None.
+
+def attend_block(
+    j, q, m, l, acc, acc_rest, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales, value_scales, row,
+    kv_head, tile_size, parts, masked, foreign,
+):  # fmt: skip
+    """Tile j of the sequence, which begins at `row` of keys and values. Returns the new m, l, acc, acc_rest.
+
+    q: a tuple of parts (head_parts.py). key_scales, value_scales: of the same rows, where a stored element has one for
+    its token; else None.
     foreign: keys and values are the step's new ones [num_tokens, num_kv_heads, head_size]: behind the sequence's last
     key there are those of others, or NaN, not zeros. They have at least tile_size rows: a masked tile that would end
     behind the last begins earlier, for plain loads have no bounds, and of its rows only its own keys count.
     """
     key_pos = j * int32(tile_size) + hl.arange(tile_size)
     rows = row + j * tile_size + hl.arange(tile_size)
-    at = [rows, slice(None)]  # in 64 bits: lanes of all rows may exceed 2^31
+    at = [rows]  # in 64 bits: lanes of all rows may exceed 2^31
     if foreign:
         begin = row + j * tile_size
         if masked:
             begin = torch.minimum(begin, hl.full([], keys.size(0) - tile_size, dtype=torch.int32))
             key_pos = begin - row + hl.arange(tile_size)
         rows = begin + hl.arange(tile_size)
-        at = [rows, kv_head, slice(None)]
-    k = load_key_rows(keys, rows, at, kv_head, f, foreign, q.dtype)
+        at = [rows, kv_head]
+    first, rest = lanes_of(keys.size(-1), parts)
+    s = products(q[0], load_key_rows(keys, rows, at, first, kv_head, f, foreign, q[0].dtype), f)
+    if parts == 2:
+        s = products(q[1], load_key_rows(keys, rows, at, rest, kv_head, f, foreign, q[1].dtype), f, s)
     scales = load_copied_scales(key_scales, row + j * tile_size, tile_size)
-    s = logits(products(q, k, f), q, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
-    dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
+    s = logits(s, q[0], scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
+    own = None
     if masked and foreign:
         own = (key_pos >= j * tile_size) & (key_pos < seq_len)
         s = torch.where(own.unsqueeze(0), s, float("-inf"))
-        v = dequantise(hl.load(values, at, extra_mask=own.unsqueeze(1)), dtype)
-    else:
-        v = dequantise(hl.load(values, at), dtype)
+    dtype = value_dtype(q[0].dtype, f["value_token_scales"] is not None)
+    v = load_values(values, [*at, first], own, dtype)
     scales = load_copied_scales(value_scales, row + j * tile_size, tile_size)
-    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
+    p, alpha, m, l = softmax_weights(s, scales, m, l, base2_scale(softmax_scale, f, r), f, r, masked)
+    if parts == 2:
+        acc_rest = sum_values(p, load_values(values, [*at, rest], own, dtype), alpha, acc_rest)
+    return m, l, sum_values(p, v, alpha, acc), acc_rest
 
 
 def tile_sources(

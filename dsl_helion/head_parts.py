@@ -21,6 +21,7 @@ from dsl_helion.primitives import (
     products,
     softmax_init,
     softmax_weights,
+    store_partial,
     store_rows,
     sum_values,
 )
@@ -45,6 +46,21 @@ def load_query(tensor, rest, row, head, live, r, cache, parts):
         return (q,), r
     else:
         return (q, load_rows(rest, row, head, live)), r
+
+
+def lanes_of(head_size, parts):
+    """Indices of the first lanes and of the rest; all lanes, and none, of one part."""
+    return (slice(None), None) if parts == 1 else (slice(0, FIRST), slice(FIRST, head_size))
+
+
+def load_parts(tensor, row, head, live, parts):
+    """load_rows as a tuple of parts."""
+    if parts == 1:
+        return (load_rows(tensor, row, head, live),)
+    at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
+    rest = FIRST + hl.arange(tensor.size(2) - FIRST)
+    first = hl.load(tensor, [*at, hl.arange(FIRST).unsqueeze(0)], extra_mask=live.unsqueeze(1))
+    return first, hl.load(tensor, [*at, rest.unsqueeze(0)], extra_mask=live.unsqueeze(1))
 
 
 def init_parts(f, head, live, segment, q, value_size, rest, parts):
@@ -113,3 +129,30 @@ def store_parts(tensor, rest, row, head, live, acc, acc_rest, l, cache, kv_head,
     store_rows(tensor, row, head, live, normalise(total, l, kv_head, f))
     if parts == 2:
         store_rows(rest, row, head, live, normalise(acc_rest, l, kv_head, f))
+
+
+def init_sums(f, head, live, segment, q, value_size, parts):
+    """init_parts of an output that is no view of its parts."""
+    if parts == 1:
+        m, l, acc = softmax_init(f, head, live, segment, q[0], value_size)
+        return m, l, acc, hl.zeros([acc.size(0)], dtype=torch.float32)
+    m, l, acc = softmax_init(f, head, live, segment, q[0], FIRST)
+    return m, l, acc, hl.zeros([acc.size(0), value_size - FIRST], dtype=torch.float32)
+
+
+def store_sums(tensor, row, head, live, acc, acc_rest, l, kv_head, f, parts):
+    """Normalise sums of V that are finished and store them."""
+    if parts == 1:
+        store_rows(tensor, row, head, live, normalise(acc, l, kv_head, f))
+    else:
+        store_rows(tensor, row, head, live, normalise(acc, l, kv_head, f), slice(0, FIRST))
+        store_rows(tensor, row, head, live, normalise(acc_rest, l, kv_head, f), slice(FIRST, tensor.size(2)))
+
+
+def store_partial_sums(partial, segment, row, head, live, m, l, acc, acc_rest, parts):
+    """store_partial of sums in parts."""
+    if parts == 1:
+        store_partial(partial, segment, row, head, live, m, l, acc)
+    else:
+        store_partial(partial, segment, row, head, live, m, l, acc, slice(0, FIRST))
+        store_partial(partial, segment, row, head, live, m, l, acc_rest, slice(FIRST, FIRST + acc_rest.size(1)))

@@ -55,9 +55,9 @@ def stored(x):
     return x.view(torch.float8_e4m3fnuz) if x.dtype == torch.uint8 else x
 
 
-def store_rows(tensor, row, head, live, x):
+def store_rows(tensor, row, head, live, x, lanes=slice(None)):
     """The inverse of load_rows, cast to the tensor's dtype; nothing is written where not `live`."""
-    at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1), slice(None)]
+    at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1), lanes]
     x = cut(x, tensor.dtype).to(tensor.dtype)
     hl.store(tensor, at, x.unsqueeze(1), extra_mask=live.unsqueeze(1).unsqueeze(2))
 
@@ -78,13 +78,13 @@ def store_lse(tensor, row, head, live, m, l):
         hl.store(tensor, at, lse.unsqueeze(1), extra_mask=live.unsqueeze(1))
 
 
-def store_partial(partial, segment, row, head, live, m, l, acc):
+def store_partial(partial, segment, row, head, live, m, l, acc, lanes=slice(None)):
     """What one segment found, into (acc [segments, tokens, heads, head_size], m, l); nothing where that is None."""
     to_acc, to_m, to_l = partial
     if to_acc is not None:
         at = [segment, row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
         keep = live.unsqueeze(1)
-        hl.store(to_acc, [*at, slice(None)], acc.unsqueeze(1), extra_mask=keep.unsqueeze(2))
+        hl.store(to_acc, [*at, lanes], acc.unsqueeze(1), extra_mask=keep.unsqueeze(2))
         hl.store(to_m, at, m.unsqueeze(1), extra_mask=keep)
         hl.store(to_l, at, l.unsqueeze(1), extra_mask=keep)
 

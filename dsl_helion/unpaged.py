@@ -28,7 +28,7 @@ from common.choice.legal import fits_one, value_parts
 from common.gpus import warp_size
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream
+from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, parts_of, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, of_lanes, partials
 from dsl_helion import parallel_softmax, reduce_segments
@@ -48,17 +48,9 @@ from dsl_helion.binding import (
 from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_helion.features import bundle, finished, narrow, row_operands
+from dsl_helion.head_parts import init_sums, load_parts, store_partial_sums, store_sums
 from dsl_helion.masks import kv_tile_range, segment_range
-from dsl_helion.primitives import (
-    attend_tile,
-    load_rows,
-    normalise,
-    q_block_rows,
-    softmax_init,
-    store_lse,
-    store_partial,
-    store_rows,
-)
+from dsl_helion.primitives import attend_tile, q_block_rows, store_lse
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
@@ -136,6 +128,7 @@ def _unpaged_kernel(
     short: hl.constexpr,
     sequences: hl.constexpr,
     source: hl.constexpr,
+    parts: hl.constexpr,
     num_segments: int,
 ) -> None:
     hl.pdl_wait()  # Wait for the copy, in every program: this launch ends after it.
@@ -184,11 +177,11 @@ def _unpaged_kernel(
             row = (kv_head * tiles + begin - region_lo) * tile_size
         if mine:
             token, head, real = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
-            q = load_rows(query, query_start + token, head, real)  # [block_m, head_size]
+            q = load_parts(query, query_start + token, head, real, parts)
             query_pos = context_len + token
             last_pos = context_len + torch.minimum(first + int32(block_q), query_len) - 1
             r = row_operands(f, seq, kv_head, token, head, real, context_len)
-            m, l, acc = softmax_init(f, head, real, segment, q, value_size)
+            m, l, acc, acc_rest = init_sums(f, head, real, segment, q, value_size, parts)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )
@@ -196,30 +189,30 @@ def _unpaged_kernel(
             if source == "paged" or source == "context":
                 for j_paged in hl.grid(start, stop):
                     m, l, acc = attend_tile(
-                        j_paged, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        r, keys, values, block_table, block_size, page_rows, gather, tile_size, True,
+                        j_paged, q[0], m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale,
+                        f, r, keys, values, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 total = finished(narrow(acc, value_size), values, f, r)
             else:
                 for j_full in hl.grid(full_start, full_stop):
-                    m, l, acc = attend_block(
-                        j_full, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
-                        value_scales, row, kv_head, tile_size, False, source == "new",
+                    m, l, acc, acc_rest = attend_block(
+                        j_full, q, m, l, acc, acc_rest, query_pos, seq_len, softmax_scale, f, r, keys, values,
+                        key_scales, value_scales, row, kv_head, tile_size, parts, False, source == "new",
                     )  # fmt: skip
                 for i_edge in hl.grid(0, full_start - start + stop - full_stop):
                     j_edge = masked_tile(i_edge, full_start - start, start, full_stop)
-                    m, l, acc = attend_block(
-                        j_edge, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
-                        value_scales, row, kv_head, tile_size, True, source == "new",
+                    m, l, acc, acc_rest = attend_block(
+                        j_edge, q, m, l, acc, acc_rest, query_pos, seq_len, softmax_scale, f, r, keys, values,
+                        key_scales, value_scales, row, kv_head, tile_size, parts, True, source == "new",
                     )  # fmt: skip
                 total = narrow(acc, value_size)
             if partial_acc is None or used <= 1:
                 writes = real & (segment == 0)
-                store_rows(out, query_start + token, head, writes, normalise(total, l, kv_head, f))
+                store_sums(out, query_start + token, head, writes, total, acc_rest, l, kv_head, f, parts)
                 store_lse(lse, query_start + token, head, writes, m, l)
             else:
                 at = segment, query_start + token, head, real
-                store_partial((partial_acc, partial_m, partial_l), *at, m, l, total)
+                store_partial_sums((partial_acc, partial_m, partial_l), *at, m, l, total, acc_rest, parts)
 
 
 _unpaged = kernel(_unpaged_kernel)
@@ -288,13 +281,15 @@ def _attend(batch, features, out, config, workspace, lse, segments, sources, til
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
-    parts = partials(workspace.parts if segments > 1 else None)
+    sums = partials(workspace.parts if segments > 1 else None)
     sizes = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
     for source, (keys, values, table) in sources.items():
+        parts = parts_of(shape) if table is None else 1
         args = (
             loadable(batch.query), keys, values, *scales, table, batch.query_start_loc, batch.seq_lens, out, lse,
-            *parts, tiles, batch.softmax_scale, bundle(features, config, shape.head_size), shape.num_kv_heads,
-            shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, segments,
+            *sums, tiles, batch.softmax_scale,
+            bundle(features, config, shape.head_size), shape.num_kv_heads, shape.block_size, page_rows, gather,
+            smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, parts, segments,
         )  # fmt: skip
         with beside(side if source == "context" else None):
             orders = [loop_order(config, 3)]

@@ -8,6 +8,8 @@ sequences, 256 at a time: a launch for it would cost more.
 import triton
 import triton.language as tl
 
+from common.spec import AttentionShape
+from common.spec.kernel import parts_of
 from common.spec.metadata import SHORT_QUERY
 from dsl_triton.binding import padded
 from dsl_triton.features import bundle
@@ -48,9 +50,13 @@ def find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: t
 
 @triton.jit
 def store_whole_rows(ptr, row, x, LANES: tl.constexpr):
-    """x [TILE_SIZE, LANES] to rows of a contiguous [rows, LANES]."""
-    place = tl.expand_dims(row * LANES, 1) + tl.expand_dims(tl.arange(0, LANES), 0)
-    tl.store(ptr + place, x)
+    """The first LANES lanes of x [TILE_SIZE, lanes] to rows of a contiguous [rows, LANES]."""
+    lane = tl.expand_dims(tl.arange(0, x.shape[1]), 0)
+    place = tl.expand_dims(row * LANES, 1) + lane
+    if x.shape[1] == LANES:
+        tl.store(ptr + place, x)
+    else:
+        tl.store(ptr + place, x, mask=lane < LANES)
 
 
 @triton.jit
@@ -67,8 +73,8 @@ def _copy_kernel(
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    key_ptr,  # [num_kv_heads, TILES * TILE_SIZE, HEAD_PADDED]
-    value_ptr,  # [num_kv_heads, TILES * TILE_SIZE, VALUE_PADDED]
+    key_ptr,  # [num_kv_heads, TILES * TILE_SIZE, KEY_LANES]
+    value_ptr,  # [num_kv_heads, TILES * TILE_SIZE, VALUE_LANES]
     key_scales_ptr,  # f32 [num_kv_heads, TILES * TILE_SIZE] or None
     value_scales_ptr,  # the same of V
     num_seqs,
@@ -76,7 +82,8 @@ def _copy_kernel(
     f,
     key_strides, value_strides, block_table_strides,
     NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, OVERLAP: tl.constexpr,
+    KEY_LANES: tl.constexpr, VALUE_LANES: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
@@ -98,8 +105,8 @@ def _copy_kernel(
             value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, VALUE_SIZE, value_ptr.dtype.element_ty, True
         )
         row = (kv_head.to(tl.int64) * tiles + at) * TILE_SIZE + tl.arange(0, TILE_SIZE)
-        store_whole_rows(key_ptr, row, k, padded(HEAD_SIZE))
-        store_whole_rows(value_ptr, row, v, padded(VALUE_SIZE))
+        store_whole_rows(key_ptr, row, k, KEY_LANES)
+        store_whole_rows(value_ptr, row, v, VALUE_LANES)
         copy_scales(key_scales_ptr, f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted, row)
         copy_scales(value_scales_ptr, f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted, row)
         item += tl.num_programs(0)
@@ -108,10 +115,16 @@ def _copy_kernel(
         seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT)
 
 
-def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
-    """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, HEAD_PADDED]
+def copied_lanes(shape: AttentionShape) -> tuple[int, int]:
+    """Lanes of a row of the scratch for K and for V: a head's own where it has parts, else a power of two."""
+    lanes = shape.head_size, shape.value_lanes
+    return lanes if parts_of(shape) > 1 else (padded(lanes[0]), padded(lanes[1]))
 
-    Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them.
+
+def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
+    """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, lanes].
+
+    lanes: copied_lanes. Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them.
     """
     shape = batch.shape
     _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](
@@ -119,6 +132,6 @@ def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
         key, value, *scales, batch.num_seqs, tiles, bundle(features, config),
         batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
-        BLOCK_SIZE=shape.block_size, TILE_SIZE=config.tile_size, SHORT=SHORT_QUERY, OVERLAP=config.overlap,
-        num_warps=4,
+        BLOCK_SIZE=shape.block_size, KEY_LANES=key.shape[1], VALUE_LANES=value.shape[1], TILE_SIZE=config.tile_size,
+        SHORT=SHORT_QUERY, OVERLAP=config.overlap, num_warps=4,
     )  # fmt: skip

@@ -1,4 +1,7 @@
-"""Tiles of contiguous keys as blocks of a tensor descriptor (TMA on NVIDIA from sm_90 on), or by plain loads (ours)."""
+"""Tiles of contiguous keys as blocks of a tensor descriptor (TMA on NVIDIA from sm_90 on), or by plain loads (ours).
+
+K and V are each a Block, and a second one of the lanes from FIRST on where a head is multiplied in parts.
+"""
 
 from typing import NamedTuple
 
@@ -8,10 +11,12 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from common.spec import Features, PagedBatch
+from common.spec.kernel import parts_of
 from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_triton.binding import padded, value_dtype
 from dsl_triton.features import new_tokens
-from dsl_triton.primitives import base2_scale, dequantise, logits, products, softmax_step
+from dsl_triton.head_parts import FIRST
+from dsl_triton.primitives import base2_scale, dequantise, logits, products, softmax_weights, sum_values
 
 
 class Rows(NamedTuple):
@@ -80,27 +85,48 @@ def load_copied_scales(scales_ptr, row, TILE_SIZE: tl.constexpr):
 
 
 @triton.jit
+def load_values(
+    block, row, column, own, f,
+    TILE_SIZE: tl.constexpr, LANES: tl.constexpr, DTYPE: tl.constexpr, FOREIGN: tl.constexpr,
+):  # fmt: skip
+    """V [TILE_SIZE, LANES] as an operand of a product. FOREIGN: zeros for keys that are not the sequence's `own`."""
+    v = dequantise(load_block(block, row, column, f, TILE_SIZE, LANES, FOREIGN, False), DTYPE)
+    return tl.where(tl.expand_dims(own, 1), v, 0.0) if FOREIGN else v
+
+
+@triton.jit
 def attend_block(
-    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales_ptr, value_scales_ptr, row,
-    column,
-    TILE_SIZE: tl.constexpr, VALUE_PADDED: tl.constexpr, MASKED: tl.constexpr, FOREIGN: tl.constexpr,
+    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_rest, value_rest, key_scales_ptr,
+    value_scales_ptr, row, column,
+    TILE_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, MASKED: tl.constexpr, FOREIGN: tl.constexpr,
 ):  # fmt: skip
     """Tile j of the sequence, which begins at (row, column) of the Blocks. Returns the new m, l, acc.
 
-    key_scales_ptr, value_scales_ptr: scales per token of the same rows, or None.
-    FOREIGN: rows behind the sequence's last key hold keys of other sequences, or NaN, not zeros.
+    q, acc: tuples of as many parts as K has Blocks. key_scales_ptr, value_scales_ptr: scales per token of the same
+    rows, or None. FOREIGN: rows behind the sequence's last key hold keys of other sequences, or NaN, not zeros.
     """
-    k = load_block(keys, row, column, f, TILE_SIZE, q.shape[1], MASKED and FOREIGN, True)
-    s = products(q, k, f)
+    PARTS: tl.constexpr = 1 if key_rest is None else 2
+    SIZE: tl.constexpr = VALUE_SIZE if PARTS == 1 else FIRST
+    DTYPE: tl.constexpr = value_dtype(q[0].dtype, f.value_token_scales is not None)
+    k = load_block(keys, row, column, f, TILE_SIZE, q[0].shape[1], MASKED and FOREIGN, True)
+    s = products(q[0], k, f)
+    if PARTS == 2:
+        k = load_block(key_rest, row, column + FIRST, f, TILE_SIZE, q[1].shape[1], MASKED and FOREIGN, True)
+        s = products(q[1], k, f, s)
     key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
     scales = load_copied_scales(key_scales_ptr, row, TILE_SIZE)
     s = logits(s, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
-    v = load_block(values, row, column, f, TILE_SIZE, VALUE_PADDED, MASKED and FOREIGN, False)
-    v = dequantise(v, value_dtype(q.dtype, f.value_token_scales is not None))
-    if MASKED and FOREIGN:
-        v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
+    own = key_pos < seq_len
+    v = load_values(values, row, column, own, f, TILE_SIZE, padded(SIZE), DTYPE, MASKED and FOREIGN)
     scales = load_copied_scales(value_scales_ptr, row, TILE_SIZE)
-    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
+    p, alpha, m, l = softmax_weights(s, scales, m, l, base2_scale(softmax_scale, f, r), f, r, MASKED)
+    first = sum_values(p, v, alpha, acc[0])
+    if PARTS == 1:
+        return m, l, (first,)
+    else:
+        REST: tl.constexpr = padded(VALUE_SIZE - FIRST)
+        v = load_values(value_rest, row, column + FIRST, own, f, TILE_SIZE, REST, DTYPE, MASKED and FOREIGN)
+        return m, l, (first, sum_values(p, v, alpha, acc[1]))
 
 
 def tile_sources(
@@ -114,17 +140,31 @@ def tile_sources(
 ) -> tuple[dict[str, tuple[Block, ...]], int]:
     """Blocks for each launch of unpaged.py, by source, and how many tiles of the scratch (key, value) are used.
 
-    new_kv: the step's new K and V in place of a copy, where there are such. descriptors: as tensor descriptors.
+    Blocks of K and of V, then of their lanes from FIRST on, or None. new_kv: the step's new K and V in place of a
+    copy, where there are such. descriptors: as tensor descriptors.
     """
-    copied = tuple(_block(tensor, [tile_size, tensor.shape[1]], descriptors) for tensor in (key, value))
+    parts = parts_of(batch.shape) if key.shape[1] == batch.shape.head_size else 1
+    copied = _blocks((key, value), tile_size, key.shape[1], value.shape[1], parts, descriptors)
+    unread = *copied[:2], None, None
     new = _new_blocks(batch, features, tile_size, descriptors) if new_kv else None
     if new is not None:
-        return {"context": copied, "new": new}, 0
+        return {"context": unread, "new": new}, 0
     tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
     sources = {"copied": copied}
     if _may_overflow(batch, tiles, tile_size):
-        sources["paged"] = copied
+        sources["paged"] = unread
     return sources, tiles
+
+
+def _blocks(
+    tensors: tuple[torch.Tensor, ...], tile_size: int, lanes: int, value_lanes: int, parts: int, descriptors: bool
+) -> tuple[Block | None, ...]:
+    """Of K and V [rows, lanes of one head or of several], in tiles of as many lanes as one head has."""
+    first, rest = (lanes, value_lanes), (None, None)
+    if parts == 2:
+        first, rest = (FIRST.value,) * 2, (lanes - FIRST.value, value_lanes - FIRST.value)
+    boxes = zip(tensors * 2, (*first, *rest), strict=True)
+    return tuple(size and _block(tensor, [tile_size, size], descriptors) for tensor, size in boxes)
 
 
 def _block(tensor: torch.Tensor, box: list[int], descriptors: bool) -> Block:
@@ -137,13 +177,16 @@ def _block(tensor: torch.Tensor, box: list[int], descriptors: bool) -> Block:
 def _new_blocks(batch: PagedBatch, features: Features, tile_size: int, descriptors: bool) -> tuple[Block, ...] | None:
     """Blocks of the step's new K and V; None where they are not given, or no descriptor can describe them.
 
-    A block is HEAD_PADDED lanes wide: a head of another size would read its neighbour's. TMA wants 16-byte addresses.
+    A head of one part and no power of two would read its neighbour's lanes. TMA wants 16-byte addresses. Of a part of
+    16 lanes that a mask takes through registers ptxas 12.8.93 loses V's address (nvidia_code.lost_descriptors).
     """
-    head_size = batch.query.shape[2]
+    head_size, parts = batch.query.shape[2], parts_of(batch.shape)
     given = new_tokens(batch, features)
-    if given[0] is None or padded(head_size) != head_size or not all(map(_is_boxed, given)):
+    part, least = (head_size, 16) if parts == 1 else (head_size - FIRST.value, 32)
+    if given[0] is None or part < least or padded(part) != part or not all(map(_is_boxed, given)):
         return None
-    return tuple(_block(tensor.flatten(1), [tile_size, head_size], descriptors) for tensor in given)
+    rows = tuple(tensor.flatten(1) for tensor in given)
+    return _blocks(rows, tile_size, head_size, head_size, parts, descriptors)
 
 
 def _is_boxed(new: torch.Tensor) -> bool:

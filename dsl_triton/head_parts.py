@@ -35,12 +35,22 @@ def load_query(
     ptr, strides, row, head, live, r, cache_ptr, HEAD_SIZE: tl.constexpr, PARTS: tl.constexpr
 ):  # fmt: skip
     """Q as a tuple of parts and r, as `query_operand` leaves them."""
+    q = load_parts(ptr, strides, row, head, live, HEAD_SIZE, PARTS)
     if PARTS == 1:
-        q, r = query_operand(load_rows(ptr, strides, row, head, live, HEAD_SIZE), r, cache_ptr)
-        return (q,), r
+        only, r = query_operand(q[0], r, cache_ptr)
+        return (only,), r
+    else:
+        return q, r
+
+
+@triton.jit
+def load_parts(ptr, strides, row, head, live, HEAD_SIZE: tl.constexpr, PARTS: tl.constexpr):
+    """load_rows as a tuple of parts."""
+    if PARTS == 1:
+        return (load_rows(ptr, strides, row, head, live, HEAD_SIZE),)
     else:
         first = load_rows(ptr, strides, row, head, live, FIRST)
-        return (first, load_rows(ptr + FIRST, strides, row, head, live, HEAD_SIZE - FIRST)), r
+        return (first, load_rows(ptr + FIRST, strides, row, head, live, HEAD_SIZE - FIRST))
 
 
 @triton.jit
@@ -115,13 +125,34 @@ def _load_values(
 
 
 @triton.jit
+def narrow_parts(acc, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr):
+    """narrow of sums in parts."""
+    if PARTS == 1:
+        return (narrow(acc[0], VALUE_SIZE),)
+    else:
+        return (narrow(acc[0], FIRST), narrow(acc[1], VALUE_SIZE - FIRST))
+
+
+@triton.jit
 def store_parts(
     ptr, strides, row, head, live, acc, l, cache_ptr, kv_head, f, r, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr
 ):  # fmt: skip
     """Normalise the sums of V and store them."""
+    if PARTS == 1:
+        acc = (finished(narrow(acc[0], VALUE_SIZE), cache_ptr, f, r),)
+    else:
+        first = finished(narrow(acc[0], FIRST), cache_ptr, f, r)
+        acc = (first, finished(narrow(acc[1], VALUE_SIZE - FIRST), cache_ptr, f, r))
+    store_sums(ptr, strides, row, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
+
+
+@triton.jit
+def store_sums(
+    ptr, strides, row, head, live, acc, l, kv_head, f, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr
+):  # fmt: skip
+    """Normalise sums of V that are finished and store them."""
     SIZE: tl.constexpr = VALUE_SIZE if PARTS == 1 else FIRST
-    x = normalise(finished(narrow(acc[0], SIZE), cache_ptr, f, r), l, kv_head, f)
-    store_rows(ptr, strides, row, head, live, x, SIZE)
+    store_rows(ptr, strides, row, head, live, normalise(acc[0], l, kv_head, f), SIZE)
     if PARTS == 2:
-        x = normalise(finished(narrow(acc[1], VALUE_SIZE - FIRST), cache_ptr, f, r), l, kv_head, f)
+        x = normalise(acc[1], l, kv_head, f)
         store_rows(ptr + FIRST, strides, row, head, live, x, VALUE_SIZE - FIRST)

@@ -42,18 +42,16 @@ from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, of_lanes, partials
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, on_cdna, padded, smallest_block_m, strides
-from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
+from dsl_triton.copy_pages import SEQUENCES, copied_lanes, copy_pages, region_tiles
 from dsl_triton.dense_tiles import Block, attend_block, masked_tile, tile_sources
 from dsl_triton.features import bundle, finished, narrow, row_operands
+from dsl_triton.head_parts import FIRST, init_parts, load_parts, narrow_parts, store_sums
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import (
     attend_tile,
     head_and_block,
-    load_rows,
-    normalise,
     q_block_rows,
     search_sequence,
-    softmax_init,
     store_lse,
     store_partial,
     store_rows,
@@ -114,8 +112,10 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 @triton.jit(do_not_specialize=["num_seqs", "tiles", "num_segments"])  # do not recompile for another batch or scratch
 def _unpaged_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
-    keys,  # Block of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], or [num_tokens, num_kv_heads * HEAD_SIZE]
+    keys,  # Block of [num_kv_heads * tiles * TILE_SIZE, lanes], or [num_tokens, num_kv_heads * HEAD_SIZE]
     values,  # the same of V
+    key_rest,  # Block of K's lanes from FIRST on, or None
+    value_rest,  # the same of V
     key_scales_ptr,  # f32 [num_kv_heads * tiles * TILE_SIZE] or None
     value_scales_ptr,  # the same of V
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
@@ -125,9 +125,8 @@ def _unpaged_kernel(
     seq_lens_ptr,  # i32 [num_seqs]
     out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    acc_ptr,  # f32 [num_segments, num_tokens, num_query_heads, VALUE_SIZE] or None
-    m_ptr,  # f32 [num_segments, num_tokens, num_query_heads] or None
-    l_ptr,  # f32 [num_segments, num_tokens, num_query_heads] or None
+    partial,  # None or acc, m and l of segments: f32 [num_segments, num_tokens, num_query_heads, VALUE_SIZE], and twice
+    # f32 [num_segments, num_tokens, num_query_heads]
     num_seqs,
     tiles,
     num_segments,
@@ -139,6 +138,7 @@ def _unpaged_kernel(
     HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+    PARTS: tl.constexpr = 1 if key_rest is None else 2
     # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     if f.xcds is not None:
@@ -149,7 +149,7 @@ def _unpaged_kernel(
     else:
         kv_head = program // (tl.num_programs(0) // NUM_KV_HEADS)
         block = program % (tl.num_programs(0) // NUM_KV_HEADS)
-    segments = 1 if acc_ptr is None else num_segments
+    segments = 1 if partial is None else num_segments
     segment = block % segments
     q_block_idx = block // segments
 
@@ -178,58 +178,61 @@ def _unpaged_kernel(
         row = (kv_head * tiles + begin - region_lo) * TILE_SIZE
         column = 0
     token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
-    q = load_rows(query_ptr, query_strides, query_start + token, head, live & mine, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+    q = load_parts(query_ptr, query_strides, query_start + token, head, live & mine, HEAD_SIZE, PARTS)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # Wait for the copy, in every program: this launch ends after it.
     if mine:
         query_pos = context_len + token
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
-        m, l, acc = softmax_init(f, head, live, segment, q, VALUE_SIZE)
+        m, l, acc = init_parts(f, head, live, segment, q, VALUE_SIZE, PARTS)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
         start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, segments)
         if SOURCE == "paged" or SOURCE == "context":
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+            total = acc[0]
             for j in range(start, stop):
-                m, l, acc = attend_tile(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
+                m, l, total = attend_tile(
+                    j, q[0], m, l, total, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                     HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
-            acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
+            acc = (finished(narrow(total, VALUE_SIZE), value_cache_ptr, f, r),)
         else:
             for j in range(full_start, full_stop):
                 m, l, acc = attend_block(
                     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
-                    keys, values, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
-                    TILE_SIZE, padded(VALUE_SIZE), MASKED=False, FOREIGN=False,
+                    keys, values, key_rest, value_rest, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
+                    TILE_SIZE, VALUE_SIZE, MASKED=False, FOREIGN=False,
                 )  # fmt: skip
             for i in range(0, full_start - start + stop - full_stop):
                 j = masked_tile(i, full_start - start, start, full_stop)
                 m, l, acc = attend_block(
                     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
-                    keys, values, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
-                    TILE_SIZE, padded(VALUE_SIZE), MASKED=True, FOREIGN=SOURCE == "new",
+                    keys, values, key_rest, value_rest, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
+                    TILE_SIZE, VALUE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
                 )  # fmt: skip
-            acc = narrow(acc, VALUE_SIZE)
+            acc = narrow_parts(acc, VALUE_SIZE, PARTS)
         place = query_start + token
-        if acc_ptr is None or used <= 1:
+        if partial is None or used <= 1:
             if segment == 0:
-                store_rows(out_ptr, out_strides, place, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
+                store_sums(out_ptr, out_strides, place, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
                 store_lse(lse_ptr, lse_strides, place, head, live, m, l)
         else:
-            partial = (acc_ptr, m_ptr, l_ptr)
-            store_partial(partial, acc_strides, m_strides, segment, place, head, live, m, l, acc, VALUE_SIZE)
+            SIZE: tl.constexpr = VALUE_SIZE if PARTS == 1 else FIRST
+            store_partial(partial, acc_strides, m_strides, segment, place, head, live, m, l, acc[0], SIZE)
+            if PARTS == 2:
+                rest_ptr = partial[0] + segment.to(tl.int64) * acc_strides[0] + FIRST
+                store_rows(rest_ptr, acc_strides[1:], place, head, live, acc[1], VALUE_SIZE - FIRST)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> CopyScratch:
     """Scratch for `capacity.num_keys` keys of long queries; sequences beyond it are read through their pages."""
-    lanes = (padded(shape.head_size), padded(shape.value_lanes))
     decode = parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
     tile_size, segments = config.prefill.tile_size, config.prefill.num_segments
-    return CopyScratch.up_to(capacity, shape, tile_size, segments, MOST_PARTS, lanes, decode)
+    return CopyScratch.up_to(capacity, shape, tile_size, segments, MOST_PARTS, copied_lanes(shape), decode)
 
 
 @launches("triton/unpaged", SUPPORTS)
@@ -290,12 +293,12 @@ def _attend(batch, features, out, config, workspace, lse, segments, sources, til
     side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
     parts = partials(workspace.parts if segments > 1 else None)
     overlap = config.overlap and "copied" in sources  # without a copy Q, read before the wait, may not be written yet
-    for source, (keys, values) in sources.items():
+    for source, blocks in sources.items():
         with beside(side if source == "context" else None):
             _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
-                batch.query, keys, values, *scales,
+                batch.query, *blocks, *scales,
                 batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-                out, lse, *parts, batch.num_seqs, tiles, segments, batch.softmax_scale,
+                out, lse, parts if segments > 1 else None, batch.num_seqs, tiles, segments, batch.softmax_scale,
                 bundle(features, config),
                 batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
                 out.stride(), strides(lse), *map(strides, parts[:2]),

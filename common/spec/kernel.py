@@ -205,10 +205,14 @@ def packed_lanes(batch: PagedBatch) -> int | None:
 def count_parts(batch: PagedBatch, features: Features) -> int:
     """Parts in which a kernel multiplies a head (`head_parts.py` of both DSLs): 1 or 2. Caches of 8 bits and scales per
     token have one."""
-    shape = batch.shape
     scaled = is_per_token(features.key_scale) or is_per_token(features.value_scale)
-    parts = shape.head_size in (80, 96) and shape.value_lanes == shape.head_size
-    return 2 if parts and batch.key_cache.element_size() > 1 and not scaled else 1
+    return parts_of(batch.shape) if batch.key_cache.element_size() > 1 and not scaled else 1
+
+
+def parts_of(shape: AttentionShape) -> int:
+    """Parts in which a kernel multiplies a head whose K and V are of the query's dtype: 1 or 2; 1 beside fp8."""
+    both = shape.head_size in (80, 96) and shape.value_lanes == shape.head_size
+    return 2 if both and shape.dtype.itemsize > 1 else 1
 
 
 def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -113,6 +113,25 @@ def test_values_of_many_lanes_are_summed_in_parts(dsl, lanes: int, num_keys: int
     judge(dsl, batch, sinks, num_keys, block_m=128, num_segments=2, new_kv=True)
 
 
+@pytest.mark.parametrize(
+    ("lanes", "num_keys", "new_kv"),
+    [(96, 60, False), slow_in_helion((96, 200, True)), slow_in_helion((80, 60, False))],
+    ids=["96-copied-and-paged", "96-new", "80-copied-and-paged"],
+)
+def test_a_head_is_multiplied_in_two_parts(dsl, lanes: int, num_keys: int, new_kv: bool) -> None:
+    """64 lanes and the rest, of whichever source; the segments of both parts are merged."""
+    batch = make_batch(LENS, AttentionShape(4, 2, lanes, 16, torch.float16), new_kv=True, pad_tokens=3)
+    sinks = Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0]))
+    judge(dsl, batch, sinks, num_keys, new_kv=new_kv, num_segments=3)
+
+
+@pytest.mark.slow_in_helion
+def test_a_head_in_parts_is_copied_out_of_8_bits(dsl) -> None:
+    batch = make_batch(LENS, AttentionShape(4, 2, 96, 16, torch.bfloat16, kv_dtype=torch.int8))
+    features = with_scales(Features(), batch, Ask(scales="tokens"), torch.Generator().manual_seed(1))
+    judge(dsl, batch, features, 60)
+
+
 @pytest.mark.slow_in_helion
 def test_short_queries_are_served_beside(dsl) -> None:
     unpaged, batch = dsl.module("unpaged"), make_batch([(1, 9), (20, 30), (3, 0)], SHAPE)
