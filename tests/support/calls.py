@@ -28,6 +28,14 @@ def unwritten(batch: PagedBatch) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.full_like(batch.query, math.nan), torch.full(batch.query.shape[:2], math.nan)
 
 
+def bytes_of(tensor: torch.Tensor) -> list[int]:
+    """The address of each byte of each element."""
+    at = [0]
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        at = [a + i * stride for a in at for i in range(size)]
+    return [tensor.data_ptr() + a * tensor.itemsize + byte for a in at for byte in range(tensor.itemsize)]
+
+
 def assert_right(
     out: torch.Tensor, lse: torch.Tensor | None, batch: PagedBatch, features: Features, contract: Precision,
     *, structured: bool = False,

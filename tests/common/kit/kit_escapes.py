@@ -63,7 +63,8 @@ def _resized(size):
     return act
 
 
-def _easier_file(question):
+@_escape
+def easier_file(question):
     """Zeros where the questions are kept, through every way to write."""
     for way in (f"/proc/self/fd/{question['inputs']}", question["inputs"]):
         with contextlib.suppress(OSError), open(way, "r+b", buffering=0, closefd=isinstance(way, str)) as file:
@@ -91,28 +92,33 @@ SLEEP = "import time; time.sleep(600)"
 RELAY = "import os, time; end = time.time() + 600\nwhile time.time() < end:\n if os.fork(): os._exit(0)"
 
 
-def _flood_of_the_channel(question):
+@_escape
+def flood_of_the_channel(question):
     while True:
         os.write(int(sys.argv[1]), b"x" * 65536)
 
 
-def _two_replies(question):
+@_escape
+def two_replies(question):
     reply = json.dumps({"status": "ok", "nonce": question["nonce"]}).encode() + b"\n"
     os.write(int(sys.argv[1]), reply * 2)
 
 
-def _stops(question):
+@_escape
+def stops(question):
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _ends_the_judge(question):
+@_escape
+def ends_the_judge(question):
     for number in (signal.SIGSTOP, signal.SIGKILL):
         with contextlib.suppress(PermissionError):
             os.kill(os.getppid(), number)
             raise AssertionError("the judge heard a signal")
 
 
-def _reads_the_judge(question):
+@_escape
+def reads_the_judge(question):
     """By ptrace, by its memory as a file, by its descriptors, by its environment."""
     judge = os.getppid()
     if libc.ptrace(ATTACH, judge, None, None) == 0:
@@ -123,7 +129,8 @@ def _reads_the_judge(question):
             raise AssertionError(f"the judge's {name} is open")
 
 
-def _writes_to_the_judge(question):
+@_escape
+def writes_to_the_judge(question):
     """Into any folder that Python imports from, and beside any module of the judge's."""
     for folder in {*sys.path, ROOT, f"{ROOT}/common", f"{ROOT}/common/oracle", os.path.dirname(os.__file__)} - {""}:
         for name in ("sitecustomize.py", "usercustomize.py", "kit_escapes.pth", "conftest.py"):
@@ -134,17 +141,20 @@ def _writes_to_the_judge(question):
                 raise AssertionError(f"{path} was written")
 
 
-def _imports_the_reference(question):
+@_escape
+def imports_the_reference(question):
     sys.path.insert(0, ROOT)
     importlib.import_module("common.oracle.reference")
 
 
-def _reads_the_tolerance(question):
+@_escape
+def reads_the_tolerance(question):
     os.chdir(f"{ROOT}/common/oracle")
     Path("tolerance.py").read_bytes()
 
 
-def _changes_what_it_returned(question):
+@_escape
+def changes_what_it_returned(question):
     """Behind the reply, for as long as it lives."""
     number = os.dup(question["outputs"])
 
@@ -155,7 +165,8 @@ def _changes_what_it_returned(question):
     threading.Thread(target=work, daemon=True).start()
 
 
-def _removes_folders(question):
+@_escape
+def removes_folders(question):
     """Every folder for files of a while that it can name."""
     for folder in {tempfile.gettempdir(), "/tmp"}:
         subprocess.run(f"rm -rf {folder}/diptych-* 2> /dev/null", shell=True, check=False)
@@ -165,12 +176,4 @@ fifo = _escape(_in_place(_fifo, os.O_RDWR))
 zeros_for_ever = _escape(_in_place(lambda: "/dev/zero", os.O_RDWR))
 huge_file = _escape(_in_place(_huge, os.O_RDWR))
 grown_memory, cut_memory = _escape(_resized(2**45)), _escape(_resized(0))
-easier_file = _escape(_easier_file)
 daemon, relay = _escape(_daemon(SLEEP)), _escape(_daemon(RELAY))
-flood_of_the_channel, two_replies = _escape(_flood_of_the_channel), _escape(_two_replies)
-stops = _escape(_stops)
-ends_the_judge, reads_the_judge = _escape(_ends_the_judge), _escape(_reads_the_judge)
-writes_to_the_judge = _escape(_writes_to_the_judge)
-imports_the_reference, reads_the_tolerance = _escape(_imports_the_reference), _escape(_reads_the_tolerance)
-changes_what_it_returned = _escape(_changes_what_it_returned)
-removes_folders = _escape(_removes_folders)

@@ -29,13 +29,15 @@ def _fault(act):
     return kernel
 
 
-def _hang(*_):
+@_fault
+def hang(*_):
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
     while True:
         time.sleep(1)
 
 
-def _busy(*_):
+@_fault
+def busy(*_):
     while True:
         pass
 
@@ -49,64 +51,63 @@ def _lost(words):
     return act
 
 
-def _illegal_access(*_):
+@_fault
+def illegal_access(*_):
     ctypes.string_at(0)
 
 
-def _abort(*_):  # as a device assert or a failed check of a C++ library
+@_fault
+def abort(*_):  # as a device assert or a failed check of a C++ library
     os.abort()
 
 
-def _exit_0(*_):
+@_fault
+def exit_0(*_):
     os._exit(0)
 
 
-def _out_of_memory(*_):
+@_fault
+def out_of_memory(*_):
     return torch.empty(2**44, dtype=torch.uint8)
 
 
-def _nan(*tensors):
+@_fault
+def nan(*tensors):
     tensors[-1][0, 0, 0] = torch.nan
 
 
-def _wrong_dtype(*tensors):
+@_fault
+def wrong_dtype(*tensors):
     return tensors[-1].double()
 
 
-def _mutated_input(*tensors):
+@_fault
+def mutated_input(*tensors):
     tensors[1][tensors[3][0, 0]] *= 2
 
 
-def _write_behind(*tensors):
+@_fault
+def write_behind(*tensors):
     torch.empty(0, dtype=torch.uint8).set_(tensors[-1].untyped_storage())[-4090] = 0
 
 
-def _forked_child(*_):
+@_fault
+def forked_child(*_):
     if os.fork() == 0:
         os.setsid()
         time.sleep(600)
 
 
-def _flood(*_):
+@_fault
+def flood(*_):
     while True:
         os.write(1, b"x" * 65536)
 
 
-def _process_and_thread(*_):
+@_fault
+def process_left(*_):
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 
 
-hang, busy = _fault(_hang), _fault(_busy)
-illegal_access = _fault(_illegal_access)
-abort = _fault(_abort)
-exit_0 = _fault(_exit_0)
-out_of_memory = _fault(_out_of_memory)
-nan = _fault(_nan)
-wrong_dtype = _fault(_wrong_dtype)
-mutated_input = _fault(_mutated_input)
-write_behind = _fault(_write_behind)
-forked_child = _fault(_forked_child)
-flood = _fault(_flood)
-process_left = _fault(_process_and_thread)
 cuda_lost, hip_lost, at_a_loss = _fault(_lost("CUDA error")), _fault(_lost("HIP error")), _fault(_lost("an error"))

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calls import TENSORS, assert_right, tensors
+from calls import TENSORS, assert_right, bytes_of, tensors
 from common.cases.batch import make_batch
 from common.oracle.reference import reference
 from common.serving.call import PagedAttention
@@ -212,14 +212,6 @@ def test_what_only_looks_like_a_number_is_refused_by_name(name, value, fresh):
 def test_a_feature_that_only_looks_like_a_number_is_refused_by_name(name, value, fresh):
     door, options = calls(fresh)["call"]
     refused(door, changed(options(), name, lambda _: value), {name})
-
-
-def bytes_of(tensor):
-    """The address of each byte of each element."""
-    at = [0]
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        at = [a + i * stride for a in at for i in range(size)]
-    return [tensor.data_ptr() + a * tensor.itemsize + byte for a in at for byte in range(tensor.itemsize)]
 
 
 def shared(tensors):

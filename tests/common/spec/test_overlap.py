@@ -4,6 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calls import bytes_of
 from common.spec.overlap import Places, meet, overlaps_itself, runs_of, share_memory
 
 SIZES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=1, max_size=3)
@@ -12,14 +13,6 @@ LAID = st.tuples(SIZES, st.integers(0, 20), st.sampled_from([torch.int8, torch.f
 
 def laid(buffer, sizes, offset, dtype):
     return buffer.view(dtype).as_strided([n for n, _ in sizes], [s for _, s in sizes], offset)
-
-
-def bytes_of(tensor):
-    """The address of each byte of each element."""
-    at = [0]
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        at = [a + i * stride for a in at for i in range(size)]
-    return [tensor.data_ptr() + a * tensor.itemsize + byte for a in at for byte in range(tensor.itemsize)]
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
