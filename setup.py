@@ -51,7 +51,7 @@ class Named(build_py):
         super().run()
         if self.editable_mode:
             return
-        sources = [*into.parent.rglob("*.py")]
+        sources = [*into.parent.rglob("*.py"), *into.parent.rglob("templates/*.md")]
         texts = {path: renamed(path.read_text(encoding="utf-8"), into.parent) for path in sources}
         for path, text in texts.items():
             path.write_text(text, encoding="utf-8")

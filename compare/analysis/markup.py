@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 _HELD = {"`": "\ue000", "*": "\ue001"}  # quoted characters that are no marks of ours
@@ -74,6 +74,13 @@ def markdown(text: Any) -> Made:
 def cell(text: Any) -> Made:
     """An entry of a markdown table."""
     return Made(inline(text).replace("|", "\\|"))
+
+
+def table(header: Sequence[str], body: Iterable[Sequence[Any]], words: int = 1) -> list[str]:
+    """The lines of a markdown table of a committed page: trusted markdown, figures behind the first `words` columns."""
+    marks = "".join("---|" if number < words else "---:|" for number in range(len(header)))
+    first, *rows = (" | ".join(str(entry).replace("|", "\\|") for entry in row) for row in (header, *body))
+    return [f"| {first} |", f"|{marks}", *(f"| {row} |" for row in rows)]
 
 
 class Html(str):

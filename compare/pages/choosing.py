@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compare.analysis import merge, verdict
+from compare.analysis import markup, merge, verdict
 from compare.analysis.runs import RunData, read
 from compare.analysis.standing import standings
 from compare.analysis.verdict import Outcome
@@ -37,9 +37,7 @@ from compare.studies import sizes as source_sizes
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A markdown table whose first column is text and whose others are figures."""
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    return "\n".join(markup.table(header, rows))
 
 
 def missing(command: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from common.cases.named import BY_NAME
+from compare.analysis import markup
 from compare.competitors import registry
 from compare.exits import refusing
 from compare.pages import add_write, cases, settle_all
@@ -46,12 +47,11 @@ def counted(member: str) -> str:
 
 def _table(declared: Mapping[str, frozenset[str]], dsl: str) -> list[str]:
     kernels = [kernel for kernel in declared if kernel.startswith(f"{dsl}/")]
-    lines = ["| | cases | " + " | ".join(kernel.split("/")[1] for kernel in kernels) + " |"]
-    lines += ["|" + "---|" * (len(kernels) + 2)]
-    for member in MEMBERS:
-        marks = ["yes" if member in declared[kernel] else "-" for kernel in kernels]
-        lines.append(f"| `{member}` | {counted(member)} | " + " | ".join(marks) + " |")
-    return lines
+    body = [
+        [f"`{member}`", counted(member), *("yes" if member in declared[kernel] else "-" for kernel in kernels)]
+        for member in MEMBERS
+    ]
+    return markup.table(["", "cases", *(kernel.split("/")[1] for kernel in kernels)], body, len(kernels) + 2)
 
 
 def matrix(declared: Mapping[str, frozenset[str]]) -> str:
@@ -66,10 +66,8 @@ def matrix(declared: Mapping[str, frozenset[str]]) -> str:
 
 def refused() -> str:
     """A table of what a DSL lacks and a feature needed: the error, what the kernels do instead, what it costs."""
-    lines = ["| wanted | the error | instead | cost |", "|---|---|---|---|"]
     rows = ((c.what, f"`{c.error}`", c.instead, c.cost) for c in CONSTRUCTS if c.cost)
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+    return "\n".join(markup.table(["wanted", "the error", "instead", "cost"], rows, 4)) + "\n"
 
 
 def render(text: str) -> str:

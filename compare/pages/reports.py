@@ -43,22 +43,7 @@ def written(run: Path) -> Iterator[tuple[Path, str]]:
             yield run / path.relative_to(copy), path.read_text(encoding="utf-8")
 
 
-HEAD = """\
-# Committed runs
-
-Written by `python -m compare pages reports --write`. A GPU has a folder, and in it:
-
-- `release`: the runs that README and [speed.md](../speed.md) quote, five kernels of one process, by `figures.toml`.
-- A folder for each question of a page: `peers` (every rung), `features`, `fig6` to `fig9` (the paper's) and so on.
-- `toolchain`: one commit under two releases of Triton. `candidates`: configs that `study regret` timed, by seed.
-- `history`: older runs by their day, which `diptych history` compares and `tune --fit` learns from.
-
-A run is a folder: `manifest.json` has the command, commit, versions, timing contract and rows; `cells.jsonl.xz` a line
-for each cell, with every sample ([measuring.md](../measuring.md)); `candidates.jsonl.xz` one for each config that was
-timed. `python -m compare report FOLDER` writes a run's report; `python -m compare tune --fit docs/results` reads all of
-them. Quoted figures: [figures.toml](figures.toml). Notes on older runs: the page of this name at commit 6f3c944f.
-
-"""
+HEAD = Path(__file__).parent / "templates" / "reports.md"
 
 
 def index(results: Path | None = None) -> str:
@@ -77,15 +62,9 @@ def index(results: Path | None = None) -> str:
             what = ", ".join(suites) if said else "logs and pages"
             when = " to ".join(dict.fromkeys(days[:1] + days[-1:]))
             body.append([gpu.name, where, str(len(said) or ""), what, f"{cells:,}" if cells else "", when])
-    columns = (
-        ("GPU", False),
-        ("folder", False),
-        ("runs", True),
-        ("suites", False),
-        ("cells", True),
-        ("measured", False),
-    )
-    return HEAD + tables.of_page(columns, body) + "\n"
+    titles = ("GPU", "folder", "runs", "suites", "cells", "measured")
+    columns = [(title, title in ("runs", "cells")) for title in titles]
+    return HEAD.read_text(encoding="utf-8").format(table=tables.of_page(columns, body))
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,8 @@
 In: the kernels, the compilers, committed runs. Out: tables and rows that pages and reports quote.
 """
 
+from pathlib import Path
+
 HELP = "answer a question beside speed: study NAME; without a name, list them"
 NAMED = {
     "host": "compare.studies.host",
@@ -17,3 +19,8 @@ NAMED = {
     "regret": "compare.studies.regret",
     "everything": "compare.studies.everything",
 }
+
+
+def template(page: str) -> str:
+    """The words of a study's page, for `str.format`."""
+    return (Path(__file__).parent / "templates" / f"{page}.md").read_text(encoding="utf-8")

@@ -24,6 +24,7 @@ from typing import Any
 from common.kit import levels
 from common.kit.inside import Asked
 from common.mutants.right import RIGHT, Right
+from compare.analysis import markup
 from compare.exits import OK, USAGE, WRONG, say
 from compare.record.store import Busy
 from compare.studies.findings import Findings
@@ -113,9 +114,9 @@ def table(cases: list[dict[str, Any]]) -> list[str]:
     for case in cases:
         runs.update(case["asked"])
         alarms.update(case["alarms"].keys())
-    lines = ["| right kernel | contract | cases | alarms |", "|---|---|---:|---:|"]
-    lines += [f"| {one.name} | {one.contract} | {runs[one.name]:,} | {alarms[one.name]} |" for one in RIGHT]
-    return [*lines, f"| all | | {runs.total():,} | {alarms.total()} |"]
+    body = [[one.name, one.contract, f"{runs[one.name]:,}", alarms[one.name]] for one in RIGHT]
+    body.append(["all", "", f"{runs.total():,}", alarms.total()])
+    return markup.table(["right kernel", "contract", "cases", "alarms"], body, 2)
 
 
 def options(new: argparse.ArgumentParser) -> None:

@@ -37,6 +37,7 @@ from compare.static.counts.counting import Counts, counting
 from compare.static.counts.l2 import L2
 from compare.static.crosscompile import executing
 from compare.static.isa.errors import NotExecutable
+from compare.studies import template
 from compare.workloads import Workload, parse_lens
 from compare.workloads.cost import cost
 from compare.workloads.workload import empty_output
@@ -56,33 +57,6 @@ KERNELS = ("triton/auto", "helion/auto", "triton/unpaged", "helion/unpaged")
 PEERS = ("baseline/vllm_triton", "baseline/aiter_triton")
 HEADS = ((16, 1), (32, 8), (40, 10), (20, 20), (32, 32))  # of the table on dies
 SMALL = L2(size=32 * KIB, slots=2)  # scaled like 4 MiB beside 8k keys of 128 lanes
-INTRO = """# {title}: what the machine code does
-
-Written by `python -m compare study counts --gpu {name} --out docs/results/{name}/counts.md`. Compiled by Triton
-{triton} and executed in the model of {arch} ([isa-model.md](../../isa-model.md)); nothing ran on hardware, and nothing
-here is a time. Every output was judged by the checker, with NaN in slots that no sequence owns. Others' kernels are in
-the table where they were installed.
-
-Rows are of {heads} heads of {lanes} lanes in bf16, pages of 16. A row is a few sequences; its config is
-the one for a batch of serving's size. Others' kernels choose by the row. `plain`: without the levers of CDNA, of
-two stages. `settled`: as `common/serving/cdna.py` makes it here.
-
-{batches}
-
-- matrix work: FLOPs of the MFMA that all waves issue over those of the visible scores; rows of a Q Block that are no
-  query's and masked keys count.
-- 16 B: share of the loaded bytes that come 16 bytes a lane. lines: of 128 bytes a load.
-- ahead: loads that an `s_waitcnt` lets stay in flight. page id, K and V: instructions that a wave issues between such
-  a load and the wait for it, in the loop without masks. Where these are few a wave waits for memory in each tile.
-- LDS: clocks over the fewest that as many words could take.
-- clocks of a program: LDS clocks of a compute unit beside the clocks of its matrix units, both of a mean program.
-"""
-
-
-WAVES_INTRO = """\
-`waves_per_eu` is how many waves of a SIMD the compiler must leave registers for, an axis of both DSLs.
-Of the launch with products: registers of a lane, then the waves of a SIMD that registers and LDS allow, and which of
-them limits. A value that spills is dropped by the tuner and by `tune --rank`; `auto` leaves it to the compiler."""
 
 
 def plain(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
@@ -253,17 +227,13 @@ def page(gpu: Gpu) -> tuple[str, list[str]]:
         (("row", False), ("query tokens of keys, executed", False), ("config for", False)),
         [[name, short[name], large] for name, (_, large) in ROWS.items()],
     )
-    parts = [INTRO.format(**told, heads=heads, lanes=SHAPE.head_size, batches=batches), "## A call", "", table]
-    parts += ["", "## Waves of a SIMD", "", WAVES_INTRO, "", by_waves(gpu)]
+    text = template("counts").format(
+        **told, heads=heads, lanes=SHAPE.head_size, batches=batches, calls=table, waves=by_waves(gpu)
+    )
     if gpu.xcds > 1:
-        parts += [
-            "", "## Programs and dies", "",
-            f"`triton/q_block`, a prompt of 256 tokens in heads of 64 lanes. {gpu.xcds} dies, each with an L2;",
-            "programs are dealt to them in turn. fetched: lines that all L2s fetch over distinct lines, 1 at best;",
-            f"with an L2 of 4 MiB, and with one of {SMALL.size // KIB} KiB and {SMALL.slots} programs at once.", "",
-            by_dies(gpu),
-        ]  # fmt: skip
-    return "\n".join(parts) + "\n", wrong
+        small = {"small": SMALL.size // KIB, "slots": SMALL.slots}
+        text += template("dies").format(xcds=gpu.xcds, **small, dies=by_dies(gpu))
+    return text, wrong
 
 
 def options(new: argparse.ArgumentParser) -> None:

@@ -27,6 +27,7 @@ from compare.record.folder import ROOT
 from compare.record.records import Record, latest
 from compare.record.store import read_records
 from compare.static.estimate import SPREAD, Estimate, NoEstimate, estimate, machine_of
+from compare.studies import template
 from compare.workloads import Workload, suites
 from compare.workloads.cost import cost
 
@@ -41,23 +42,6 @@ COLUMNS = (
     ("90%", True), ("pairs in order", True), (f"{APART} apart", True), ("rank in a row", True),
     ("rank over rows", True), ("limiter", True), ("first / best", True),
 )  # fmt: skip
-INTRO = """# Estimates against measurements: {gpus}
-
-Written by `python -m compare study estimates` from {points} measured cells of {runs} runs, those whose kernel the model
-has a rule for. It says how far the column `bound .. estimate x spread` of an absent GPU can be trusted. The times are
-those cells'; the estimate is made of the facts of the code that was timed (registers, shared memory, instructions and
-products of a loop), the workload, and the constants of `compare/static/estimate.py`, each with its source. None is
-fitted. On AMD's GPUs the conflicts of LDS banks that the ISA model saw are added.
-
-- below the floor: measured faster than distinct bytes and useful FLOPs allow at the vendor's peaks; 0 is right.
-- pairs in order: of two kernels or configs of one row and run, how often the one with the lower estimate was measured
-  faster, and how many pairs; a coin gives 50%. Then the pairs whose estimates are {apart} times apart.
-- rank: Spearman's correlation of estimates and times, the mean over rows of at least {fewest} kernels; over the rows of
-  a kernel.
-- limiter: a time tells what it was spent on where launches, bytes or products take half of it at sustained peaks; what
-  is left is issue or latency. The share of points where the estimate says the same.
-- first / best: of each row, the time of the kernel with the lowest estimate over the lowest time; the median.
-"""
 
 
 def rows() -> dict[str, Workload]:
@@ -179,7 +163,7 @@ def page(found: pd.DataFrame) -> str:
         body += [line(f"`{value}`", found[found[name] == value]) for value in found[name].unique()]
     named = ", ".join(gpus.resolve(name).title for name in found.gpu.unique())
     told = {"gpus": named, "points": f"{len(found):,}", "runs": len(found.groupby(["gpu", "run"]))}
-    return INTRO.format(**told, apart=APART, fewest=FEWEST) + "\n" + of_page(COLUMNS, body) + "\n"
+    return template("estimates").format(**told, apart=APART, fewest=FEWEST, table=of_page(COLUMNS, body))
 
 
 def spread(found: pd.DataFrame) -> dict[str, Any]:

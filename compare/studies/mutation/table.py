@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
+from compare.analysis import markup
+
 Line = dict[str, Any]
 SAME, ORDER, DIFFERS, AT_LIMIT = "same bits", "same sums in another order", "differs", "wrong at its limit"
 EQUIVALENT = (SAME, ORDER)
@@ -49,23 +51,21 @@ def table(kernels: Sequence[Line], cases: Mapping[str, Sequence[int]]) -> list[s
         group = [count for name, count in rows if name.startswith("axis ") is by_axis]
         rows = [*rows, (word, sum(group, Counter()))] if group else rows
     heads = [level if asked == of else f"{level}: {asked:,} of {of:,} cases" for level, (asked, of) in cases.items()]
-    lines = [f"| wrong by | wrong kernels | equivalent | {' | '.join(heads)} |"]
-    lines.append("|---|---:|---:|" + "---:|" * len(heads))
+    body = []
     for operator, of in rows:
         wrong, dead, cells = of["made"] - of["equivalent"], 0, []
         for level in cases:
             dead += of[level]
             cells.append(f"{dead} ({dead / wrong:.1%})" if wrong else "-")
-        lines.append(f"| {operator} | {wrong} | {of['equivalent']} | {' | '.join(cells)} |")
-    return lines
+        body.append([operator, wrong, of["equivalent"], *cells])
+    return markup.table(["wrong by", "wrong kernels", "equivalent", *heads], body)
 
 
 def survivors(kernels: Sequence[Line], levels: Sequence[str]) -> list[str]:
     """Of those that are not equivalent: what no case of these levels rejects, and what it dies of later."""
-    lines = ["| dies of | wrong by | what is wrong, and where |", "|---|---|---|"]
-    for line in kernels:
-        if line.get("level") not in levels and line.get("lives") not in EQUIVALENT:
-            case = f"`{line['case']}`" if "case" in line else line["lives"]
-            change = line["change"].replace("|", "\\|")
-            lines.append(f"| {case} | {line['operator']} | `{change}` |")
-    return lines
+    body = [
+        [f"`{line['case']}`" if "case" in line else line["lives"], line["operator"], f"`{line['change']}`"]
+        for line in kernels
+        if line.get("level") not in levels and line.get("lives") not in EQUIVALENT
+    ]
+    return markup.table(["dies of", "wrong by", "what is wrong, and where"], body, 3)
