@@ -6,6 +6,7 @@ and [blocks, KV heads, page, K's lanes and V's] (0.33).
 
 from __future__ import annotations
 
+import os
 import weakref
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -27,7 +28,9 @@ from common.engines.server import Limits, Server, Step, capturing, decodes
 from common.serving.plan import Plan
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 
-FP8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn}
+FP8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+PER_TOKEN = {"int8_per_token_head": torch.int8, "fp8_per_token_head": torch.float8_e4m3fn}  # scales behind their lanes
+EIGHT_BITS = FP8 | PER_TOKEN
 PLAIN = {"auto": None, "float16": torch.float16, "bfloat16": torch.bfloat16}  # None: the model's
 _servers: dict[int, tuple[Any, Server]] = {}  # by id of the engine's config, which is not hashable
 
@@ -64,8 +67,8 @@ def keys_of(step: CommonAttentionMetadata) -> int | None:
 
 
 class MetadataBuilder(AttentionMetadataBuilder[Step]):
-    """Makes a step's metadata. Full graphs for decodes and for verifications of one length; batches with prompts run
-    between partial graphs."""
+    """Makes a step's metadata. Full graphs hold decodes, verifications of one length or, where vLLM is asked for them
+    (cudagraph_mode FULL), any mixture; else batches with prompts run between partial graphs."""
 
     supports_update_block_table: bool = True
     requires_block_table_width: ClassVar[bool] = True
@@ -88,7 +91,7 @@ class MetadataBuilder(AttentionMetadataBuilder[Step]):
     def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
         """NEVER where a kernel's grid depends on the lengths of the step."""
         supports = kernel_of(Options.of().kernel).supports
-        return AttentionCGSupport.UNIFORM_BATCH if "full_graph" in supports else AttentionCGSupport.NEVER
+        return AttentionCGSupport.ALWAYS if "full_graph" in supports else AttentionCGSupport.NEVER
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -108,7 +111,8 @@ class MetadataBuilder(AttentionMetadataBuilder[Step]):
         found, blocks = self.build(0, common_attn_metadata), self.vllm_config.cache_config.num_gpu_blocks
         held = None if blocks is None else blocks * self.kv_cache_spec.block_size
         length = server_of(self.vllm_config).captured_seq_len(common_attn_metadata.num_reqs, held)
-        return replace(found, max_seq_len=length, total_seq_len=None)
+        decodes = found.num_decodes if found.max_query_len == 1 else 0  # a graph of prompts serves any mixture
+        return replace(found, max_seq_len=length, num_decodes=decodes, total_seq_len=None)
 
     def update_block_table(self, metadata: Step, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Step:
         return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping)
@@ -122,7 +126,7 @@ class DiptychBackend(AttentionBackend):
         False  # so that partial graphs contain the write, which then costs no launch on the host
     )
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
-    supported_kv_cache_dtypes: ClassVar[list[str]] = [*PLAIN, *FP8]
+    supported_kv_cache_dtypes: ClassVar[list[str]] = [*PLAIN, *EIGHT_BITS]
 
     @staticmethod
     def get_name() -> str:
@@ -145,7 +149,7 @@ class DiptychBackend(AttentionBackend):
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, cache_dtype_str: str = "auto"
     ) -> tuple[int, ...]:
         """vLLM 0.25's shape; newer versions lay the cache out themselves."""
-        return num_blocks, 2, block_size, num_kv_heads, head_size
+        return num_blocks, 2, block_size, num_kv_heads, head_size + scale_lanes(cache_dtype_str)
 
     @staticmethod
     def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> tuple[int, ...]:
@@ -166,6 +170,10 @@ class DiptychBackend(AttentionBackend):
     @classmethod
     def supports_alibi_sqrt(cls) -> bool:
         return "alibi_sqrt" in kernel_of(Options.of().kernel).supports
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        return "batch_invariant" in kernel_of(Options.of().kernel).supports
 
     @classmethod
     def supports_sliding_window(cls) -> bool:
@@ -210,8 +218,8 @@ class Impl(AttentionImpl[Step]):
             raise UnsupportedFeature("diptych", name, f"a layer without it, not {value!r}")
         if attn_type != AttentionType.DECODER:
             raise UnsupportedFeature("diptych", f"attn_type {attn_type}", AttentionType.DECODER)
-        if kv_cache_dtype not in (*PLAIN, *FP8):
-            raise SpecError("kv_cache_dtype", kv_cache_dtype, ", ".join((*PLAIN, *FP8)))
+        if kv_cache_dtype not in (*PLAIN, *EIGHT_BITS):
+            raise SpecError("kv_cache_dtype", kv_cache_dtype, ", ".join((*PLAIN, *EIGHT_BITS)))
         for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
             if (found := getattr(config.parallel_config, name, 1)) > 1:
                 raise UnsupportedFeature("diptych", f"{name} {found}", "1")
@@ -225,15 +233,23 @@ class Impl(AttentionImpl[Step]):
         if alibi_slopes is not None:
             slopes = torch.tensor(alibi_slopes, dtype=torch.float32, device=self.server.device)
         self.features = Features(
-            True, sliding_window, float(logits_soft_cap) if logits_soft_cap else None, sinks, slopes, use_alibi_sqrt
+            True,
+            sliding_window,
+            float(logits_soft_cap) if logits_soft_cap else None,
+            sinks,
+            slopes,
+            use_alibi_sqrt,
+            batch_invariant=is_batch_invariant(),
         )
         dtype = config.model_config.dtype if config.model_config is not None else torch.get_default_dtype()
-        self.dtype, self.stored = dtype, (FP8 | PLAIN)[kv_cache_dtype] or dtype
-        if self.stored not in (dtype, *FP8.values()):
-            allowed = f"auto, {', '.join(FP8)}: pages of the model's dtype, {dtype}, or of 8 bits"
+        self.dtype, self.stored = dtype, (EIGHT_BITS | PLAIN)[kv_cache_dtype] or dtype
+        if self.stored not in (dtype, *EIGHT_BITS.values()):
+            allowed = f"auto, {', '.join(EIGHT_BITS)}: pages of the model's dtype, {dtype}, or of 8 bits"
             raise SpecError("kv_cache_dtype", kv_cache_dtype, allowed)
         if self.stored != dtype and torch.version.hip and self.server.options.writer == "engine":
             raise SpecError("DIPTYCH_WRITER", "engine", "diptych: on AMD's GPUs an engine's fp8 may be another format")
+        if kv_cache_dtype in PER_TOKEN and self.server.options.writer == "engine":
+            raise SpecError("DIPTYCH_WRITER", "engine", f"diptych, which writes the scales of {kv_cache_dtype}")
         page = config.cache_config.block_size or 16
         self.shape = self._shape(page)
         self.server.admit(self.shape, self.features)
@@ -246,8 +262,11 @@ class Impl(AttentionImpl[Step]):
 
     def _bind(self, layer: Any, kv_cache: torch.Tensor, table: torch.Tensor | None) -> Plan:
         """Views of the layer's cache and its compiled plan, made once a cache."""
-        key_cache, value_cache = views(kv_cache, self.head_size, self.stored)
-        if self.stored != self.dtype:
+        key_cache, value_cache = views(kv_cache, self.head_size, self.stored, scale_lanes(self.kv_cache_dtype))
+        if self.kv_cache_dtype in PER_TOKEN:
+            scales = kv_cache.view(torch.float32)[..., self.head_size * self.stored.itemsize // 4]
+            self.features = replace(self.features, key_scale=scales[:, 0], value_scale=scales[:, 1])
+        elif self.stored != self.dtype:
             scales = {"key_scale": layer._k_scale, "value_scale": layer._v_scale}
             if any(one.numel() != 1 for one in scales.values()):
                 raise UnsupportedFeature("diptych", "scales per head of an fp8 cache", "a scale a layer")
@@ -320,16 +339,30 @@ class Impl(AttentionImpl[Step]):
         )
 
 
-def views(cache: torch.Tensor, head_size: int, stored: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V views [blocks, page, KV heads, head size] of an engine's cache, without a copy. Raises SpecError."""
+def scale_lanes(kv_cache_dtype: str) -> int:
+    """Lanes behind those of a head that hold its float32 scale."""
+    return 4 // PER_TOKEN[kv_cache_dtype].itemsize if kv_cache_dtype in PER_TOKEN else 0
+
+
+def is_batch_invariant() -> bool:
+    """Whether vLLM is asked to give a row the same bits in any batch."""
+    return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0")
+
+
+def views(
+    cache: torch.Tensor, head_size: int, stored: torch.dtype, beside: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V views [blocks, page, KV heads, head size] of an engine's cache, without a copy. beside: lanes of a scale,
+    behind those of its head. Raises SpecError."""
     if cache.dtype != stored:
         if cache.dtype != torch.uint8 or stored.itemsize != 1:  # bytes are how engines hold fp8; others have their type
             raise SpecError("kv_cache", cache.dtype, f"{stored}, which the layer was made for")
         cache = cache.view(stored)
-    if cache.dim() == 5 and cache.shape[1] == 2 and cache.shape[-1] == head_size:
-        return cache[:, 0], cache[:, 1]
-    if cache.dim() == 4 and cache.shape[-1] == 2 * head_size:
+    if cache.dim() == 5 and cache.shape[1] == 2 and cache.shape[-1] == head_size + beside:
+        return cache[:, 0, ..., :head_size], cache[:, 1, ..., :head_size]
+    if cache.dim() == 4 and cache.shape[-1] == 2 * head_size and not beside:
         key, value = cache.transpose(1, 2).split(head_size, dim=-1)
         return key, value
-    allowed = f"[blocks, 2, page, KV heads, {head_size}] or [blocks, KV heads, page, {2 * head_size}]"
+    allowed = f"[blocks, 2, page, KV heads, {head_size + beside}]"
+    allowed += "" if beside else f" or [blocks, KV heads, page, {2 * head_size}]"
     raise SpecError("kv_cache", tuple(cache.shape), allowed)

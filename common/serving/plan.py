@@ -88,6 +88,7 @@ class Plan(PagedAttention):
         self.unmet = 0
         self._met: set[tuple] = set()
         self._warming = False
+        self._winners, self._any_winner = 0, False  # of so many choices
         self._warm: set[tuple] | None = None  # what a warm-up compiled; None before one
 
     def _launch(
@@ -126,9 +127,18 @@ class Plan(PagedAttention):
         """
         if self.reach.only is not None:
             return self.reach.only
+        if self._warming and not self._is_measured:
+            return self.reach.on_grid(stats, needs, sees)  # what was not measured is not compiled before the grid's
         stats = dataclasses.replace(stats, max_seq_len=min(stats.max_seq_len, self.max_seq_len))
         exact = self.reach.choose(stats, needs, sees)
         return exact if self._has(exact, stats) else self.reach.on_grid(stats, needs, sees)
+
+    @property
+    def _is_measured(self) -> bool:
+        """Whether a winner may be chosen."""
+        if self._winners != len(self.choices):
+            self._winners, self._any_winner = len(self.choices), any(choice.measured for choice in self.choices)
+        return self._any_winner
 
     def _note(self, met: set[tuple]) -> None:
         """Count the call if no warm-up made its launches."""
@@ -198,7 +208,7 @@ class Plan(PagedAttention):
         """The measured choice for a call of these sizes with the hints of `_hints`, else that of the grid."""
         hints = self._hints(seqs, stats).values()
         asked = hinted_stats(seqs, tokens, self.max_seq_len, *hints)
-        if self.reach.only is None:
+        if self.reach.only is None and self._is_measured:
             exact = self.reach.choose(asked, self.reach.needs, self.features.sees)
             if exact.measured and self._has(exact, asked):
                 return exact

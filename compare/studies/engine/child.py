@@ -24,8 +24,9 @@ from compare.studies.engine.model import SIZES, TWO_SIZES, Sizes, fill
 from compare.workloads.trace import Request
 
 BACKENDS = {"fa3": "FLASH_ATTN", "vllm_triton": "TRITON_ATTN"}  # any other name is a kernel's id, served by ours
-GRAPHS = {"full": "FULL_AND_PIECEWISE", "partial": "PIECEWISE", "eager": "NONE"}
+GRAPHS = {"full": "FULL_AND_PIECEWISE", "always": "FULL", "partial": "PIECEWISE", "eager": "NONE"}
 CAPTURED = [1, 2, 4, 8, *range(16, 257, 16)]
+WHO = {"engine": "name", "graphs": "graphs", "model": "model", "kv_dtype": "kv_dtype"}  # of a row: its task's
 CACHES = ("TRITON_CACHE_DIR", "HELION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
 FORMAT = "diptych_counter"
 SHORT = 800  # tokens out; up to these passes are repeated
@@ -93,7 +94,7 @@ class Vllm:
                 model=folder, load_format=FORMAT, dtype="bfloat16", block_size=16, skip_tokenizer_init=True,
                 attention_backend=BACKENDS.get(task["name"], "CUSTOM"), enable_prefix_caching=False,
                 max_model_len=task["max_seq_len"], max_num_seqs=task["max_seqs"], gpu_memory_utilization=0.3,
-                kv_cache_memory_bytes=task["cache_gib"] << 30,
+                kv_cache_memory_bytes=task["cache_gib"] << 30, kv_cache_dtype=task["kv_dtype"],
                 max_num_batched_tokens=task["max_tokens"], disable_log_stats=True, seed=0,
                 compilation_config={"cudagraph_mode": GRAPHS[task["graphs"]], "cudagraph_capture_sizes": CAPTURED},
             )  # fmt: skip
@@ -177,7 +178,7 @@ def about(task: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     versions = {name: metadata.version(name) for name in ("vllm", "triton")} | {"torch": torch.__version__}
-    who = {"engine": task["name"], "graphs": task["graphs"], "model": task["model"]}
+    who = {name: task[key] for name, key in WHO.items()}
     return who | {"gpu": torch.cuda.get_device_name()} | versions
 
 

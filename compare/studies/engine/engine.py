@@ -6,8 +6,8 @@
     python -m compare study engine --render
 
 An engine is NAME:GRAPHS: a kernel's id (triton/auto, triton/native.auto, helion/auto, ...), fa3 or vllm_triton, with
-full, partial or eager graphs. Each is a vLLM in a process of its own, one at the GPU at a time; the next one imports
-meanwhile. With new --caches its start is a first one, with the same again a second.
+full, always (full ones of any mixture), partial or eager graphs. Each is a vLLM in a process of its own, one at the GPU
+at a time; the next one imports meanwhile. With new --caches its start is a first one, with the same again a second.
 docs/results/<gpu>/engine has one row for each measurement, figures and a page of them. What was measured is not
 measured again: of our kernels while their sources are the same, of fa3 and vllm_triton while the versions are.
 Exit codes: 0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed.
@@ -117,7 +117,7 @@ class Run:
         """Whether a row was measured on the task's engine with the present sources or versions."""
         if (row["engine"], row["graphs"]) != (task["name"], task["graphs"]) or row["part"] in page.STATES:
             return False
-        if row.get("model", task["model"]) != task["model"]:
+        if any(row.get(name, task[name]) != task[name] for name in ("model", "kv_dtype")):
             return False
         if task["name"] in BACKENDS:
             return all(row.get(name) == version for name, version in self._made_by.items())
@@ -202,6 +202,7 @@ def all_engines(run: Run, tasks: Sequence[dict[str, Any]], deadline: float, comm
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engines", default=ENGINES, metavar="LIST", help=f"NAME:GRAPHS,... (default {ENGINES})")
     parser.add_argument("--model", default=MODEL, choices=SIZES, help=f"(default {MODEL})")
+    parser.add_argument("--kv-dtype", default="auto", choices=page.KV, help="of K and V in pages (default: bf16)")
     parser.add_argument(
         "--caches", type=Path, metavar="DIR", help="compiled code, a folder an engine; new ones give a first start"
     )
@@ -233,6 +234,7 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
         {
             "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": REPEATS,
             "requests": requests, "serving_passes": PASSES, "serving_limit_s": SERVING_LIMIT_S, "model": asked.model,
+            "kv_dtype": asked.kv_dtype,
             "caches": asked.caches and str(asked.caches.resolve()),
             "max_seq_len": MAX_SEQ_LEN, "max_seqs": 256, "max_tokens": 8192, "lock": str(lock),
             "cache_gib": CACHE_GIB if asked.model == MODEL else SMALL_CACHE_GIB,

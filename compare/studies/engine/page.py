@@ -12,6 +12,7 @@ from compare.report import style
 
 NAME = "engine.md"
 BASE, OTHER = "fa3", "vllm_triton"
+KV = {"auto": "bf16"} | {one: one for one in ("fp8", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head")}
 DISK = {"": "some", "first": "none", "second": "all"}
 SHAPES = {
     "llama-3-8b": "Llama-3-8B's shape", "tiny": "A tiny Llama",
@@ -77,7 +78,7 @@ def _made_by(row: dict[str, Any]) -> Any:
 def engines(rows: Rows) -> list[tuple[str, str]]:
     """The (engine, graphs) pairs, full graphs first, in the order of the rows."""
     found = dict.fromkeys((row["engine"], row["graphs"]) for row in rows if row["part"] not in STATES)
-    return sorted(found, key=lambda one: ("full", "partial", "eager").index(one[1]))
+    return sorted(found, key=lambda one: ("full", "always", "partial", "eager").index(one[1]))
 
 
 def latencies(rows: Rows) -> dict[tuple[str, str], dict[int, float]]:
@@ -202,8 +203,9 @@ def render(rows: Rows, drawn: Path | None) -> str:
     return "\n".join([
         "# In a real server: our kernels inside vLLM", "",
         f"{about.get('gpu', 'No GPU yet')}; {versions}. {SHAPES.get(about.get('model'), 'No model')} in bf16, pages "
-        "of 16. The model counts (`compare.studies.engine.model`), so every token is checked; an engine with a wrong "
-        "one has no time. Written by `python -m compare study engine`; `--render` writes it from the rows again.", "",
+        f"of 16, K and V in {KV[about.get('kv_dtype', 'auto')]}. The model counts (`compare.studies.engine.model`), so "
+        "every token is checked; an engine with a wrong one has no time. Written by `python -m compare study engine`; "
+        "`--render` writes it from the rows again.", "",
         "## 500 tokens in, N out, one request (the paper's Figure 9)", "",
         "Speed as a share of FlashAttention 3's with full graphs: more than 1 is faster. In brackets: as a share of "
         "its speed with graphs of the same kind.", "", *latency_table(kept),

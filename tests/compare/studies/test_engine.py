@@ -196,7 +196,14 @@ sys.exit(3 if task["name"] == "vllm_triton" else 0)
 
 
 def tasks(*names):
-    rest = {"repeats": 1, "requests": [(5, 2)], "serving_passes": 2, "model": "tiny"}
+    rest = {
+        "repeats": 1,
+        "requests": [(5, 2)],
+        "serving_passes": 2,
+        "model": "tiny",
+        "kv_dtype": "auto",
+        "caches": None,
+    }
     return [{"name": name, "graphs": "full", "parts": ["latency"], "lengths": [100, 800], **rest} for name in names]
 
 
