@@ -1,39 +1,8 @@
 """Detect a small systematic error: compare mean signed errors with the largest that a right kernel can have.
 
-Every row and head of `out` gives one number, its error along the expected output, a = e.o / o.o: a result that is 1%
-too small has a = -0.01 everywhere. The LSE gives its error. Where the running sum of P has 16 bits, the sum of P V
-gives (1 + a) e^(error of the LSE) - 1: that sum divides `out` and also enters the LSE, so its error cancels. Means are
-taken over the call, over each head, KV head, sequence and token, and over each row and head; the weight of a number is
-one over its largest expected square. The bound of a mean, as a part of the expected value, is
-
-    allowed + z noise + min(steps, own + z steps_rms)
-
-allowed   what roundings have in common, the weighted mean of:
-          P         drift + 0.15 u^2 / deviation where P are spread, else u; and, up to u, u / denominator: where P is
-                    relative to a maximum, the largest of every row is rounded alike, and is at most 1 / denominator
-          sums      L |o|.A / o.o: in fp8 what four truncated sums of a tile lose, and what tensor cores cut a step
-          logits    spread S, or 2 delta of products in float32; 2 delta of what follows the products
-          sum of P  0 where it is rounded at random, else `sum_error`
-          float32   2^-20, and for an LSE 2^-22 max(1, |lse|)
-noise     the root of the weighted mean square, over independent rows, of what is uniform to either side, hence of a
-          third of the squares of: (u_s + sigma) `along`, and where lanes are left out, for `along` is of all, (u_s +
-          sigma) |o|.B / o.o, which is no less; eta |o|.W2 / o.o, as if all lanes were off together; half a
-          step of `out` in each lane by itself; in a sum of P of 16 bits u_sum sqrt(tiles / 3 + 1); in an LSE delta of
-          the products times sqrt(sum P^2)
-steps     what the rounding of `out` adds where its lanes lie alike on the steps of its type, as those of long rows do
-          whose V do not cancel: the largest error along o of o rounded, of o and of o moved by a quarter, half and
-          three quarters of a step, all by 4/3 for what lies between. In a mean: all rows moved alike (own), and each by
-          itself around that (steps_rms), but never more than the mean of what each may be (steps)
-
-Spread are P whose standard deviation is 4 u of their mean or more (`drift` of `common.oracle.rounding`), in a row that
-sees ten keys or more, none of them at the end of a soft cap. A sum of P is rounded at random where one of a tile of 64
-keys, with a deviation of an eighth of theirs, comes to 0.6 steps of the sum that it is added to: 10 u_sum tiles.
-
-Why z. The error of one rounding to nearest is uniform in half a step, or less, to either side: its moments are no more
-than those of a normal number of the same variance (sinh(x) / x <= e^(x^2 / 6)), and so are those of a weighted sum of
-independent ones. It exceeds z standard deviations with a probability of at most 2 e^(-z^2 / 2). With N numbers that
-are judged in a call, of two such terms each, z = sqrt(2 ln(4 N / 10^-9)): a right kernel is rejected in fewer than one
-of 10^9 calls.
+Every row and head gives one number: the error of `out` along the expected output, e.o / o.o, or that of the LSE. Means
+are taken over the call, each head, KV head, sequence, token, and row. The bound of a mean, as a part of the expected
+value, is `allowed + z noise + min(steps, own + z steps_rms)`; docs/tolerance.md derives the terms.
 """
 
 from __future__ import annotations

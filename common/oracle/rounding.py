@@ -1,54 +1,6 @@
-"""The rounding error of a declared precision: the symbols of the budgets in `common.oracle.tolerance`, for one batch
-and its features.
+"""The rounding error of a declared precision, for one batch and its features: the symbols of the checker's budgets.
 
-u, eta: of P in the dtype that enters P.V (`probabilities_of`). In fp8, P is first multiplied by 256 (e4m3fn) or 128
-(e4m3fnuz), which reduces the weight of its smallest subnormal by that factor. u_o, eta_o: of `out`.
-P is relative to a row's maximum, or to that maximum rounded up to an integer in base 2, so that rescaling subtracts
-exponents. In the second case the largest P exceeds 1/2, and each subnormal weighs up to twice as much (`SHIFTED`); u is
-the same. A bf16 query over an 8-bit cache may be multiplied in fp16, which holds such a cache exactly, with P times
-2^15. u stays that of bf16, eight times fp16's, but P below 2^-39 of its reference is lost, so eta is 2^-40, doubled.
-Without that eta, a lane of V that is 0 in every heavy key would have to be right to 2^-8 of itself at 1e-13.
-A scale of V for each token is multiplied into P, since V is stored without it. A P that is flushed then costs 2^-126 of
-the stored V, at most 2^9 (`STORED`), for each key: `_lost_stored` adds this to eta_o. It counts below 1e-30 alone.
-eps: of the products. fp32 operands declared as tf32 have 10 bits.
-
-Sums of fp8 products. Hopper's tensor cores keep about 14 bits of such a sum, truncated, of 32 products at a time
-(DeepSeek-V3, arXiv 2412.19437, 3.3.2). A kernel that keeps one such sum over the whole context loses more as the
-context grows: 13% over 131,072 keys. A kernel should add the sum of each tile of PROMOTED = 128 keys (or lanes of q.k)
-to a float32 sum. Then a sum is truncated four times, and the loss is 4 * 2^-13 of the tile's sum of |P V|, hence of A,
-or of a logit, hence of S, for any context and head size: `sums` * u_acc, and `spread`. The worst case of one logit,
-eps S (sqrt(lanes) + 8), counts the lanes of one such sum.
-
-What a contract may allow instead of float32 (`common.spec.precision`):
-- exp2 by a polynomial: the relative error of P is at most 8.77e-5 with the coefficients of FlashAttention 4
-  (flash_attn/cute/utils.py, POLY_EX2 of degree 3; measured over [0, 1] in tests/common/oracle/test_precisions.py), so
-  2^-13 here. An equal absolute error of the logit would change P as much, so it is added to delta.
-- a fast tanh: a relative error of 1.113e-5 for MUFU.TANH (N. Juffa over all inputs,
-  forums.developer.nvidia.com/t/173291), so 2^-16 of the capped logit, also added to delta.
-- a running sum in bf16: one rounding of 2^-8 per tile of 64 keys, and one of the merge or the sink. All are errors of
-  the denominator, which enters `out` and the LSE (`common.oracle.rows.sum_error` derives their size, also for a sum
-  that begins with a sink).
-`spread` is the combined effect of logit errors by tf32 or fp8 products that are independent across many keys; it lacks
-the worst case's factor sqrt(lanes) + 8. tf32: truncation to 10 bits loses 2^-11 of each operand on average. That is a
-factor of 1 - 2^-10 on the logit, and 0.41 * 2^-10 of the norm of its products around it: 1.5 * 2^-10 S.
-
-Tensor cores truncate their float32 sum by up to 2^-23 of it in each step of 16 keys (8 in tf32): over n keys n / 16 *
-2^-23 of A, `cut` a key. An H200 lost 0.78 of that over 131,072 keys of one sum. L of `common.oracle.tolerance` is this
-and sums * u_acc.
-
-`drift` is the common part of the rounding errors of many P, relative to P. Rounding to nearest has no mean error within
-a step, but steps double at a power of two; there it is too small by 3/32 of a step squared for each P. That is 0.15 u^2
-for P whose standard deviation equals their mean, and more for P that lie closer together. P spread over many powers of
-two err by -0.19 u^2 in e4m3fn (tests/common/oracle/test_bias.py). So drift is 0.3 u^2, and 0.15 u^2 over the deviation.
-tf32 truncates up to 2^-10 of P and 2^-10 of V, always in one direction: 2^-10 is the common part, and u_s, the largest
-distance of an error from it, is the other half of u.
-
-The float32 error of features, each rounding at most 2^-24 of its value:
-- scales of Q or K: their product with the softmax scale, two roundings, and one of a column's: 3 S
-- a bias b, of ALiBi or a tree: three of log2(e) * slope * distance or two for a square root's last place, one of the
-  sum, eight of what follows the sum, as for a logit: 12 |b|
-- scales of V, or of `out`: the reciprocal, two products and one of P's columns: four more roundings beside those of a
-  sum
+docs/tolerance.md derives each number. `common.oracle.rows` and `common.oracle.tolerance` use them.
 """
 
 from __future__ import annotations
@@ -114,14 +66,12 @@ def _lost_stored(batch: PagedBatch, features: Features) -> float:
 
 @dataclass(frozen=True)
 class Rounding:
-    """u, u_s, eta, u_out, eta_out, u_acc, cut, eps, drift: as above. statistical: whether S may judge. lanes: that one
-    sum of products of Q and K holds.
+    """The symbols of docs/tolerance.md: u, u_s, eta, cut, eps, drift, spread; u_out, eta_out of `out`; u_acc of a sum.
 
-    bias, scales: roundings of 2^-24 that a logit costs beside products, in units of its bias and of its size.
-    exp2, tanh: of P, and of a capped logit, as parts of them. spread: the part of a logit that independent errors of
-    tf32 and of fp8 products come to. u_sum: of the running sum, once a tile; 0 in float32.
-    sums: roundings of `u_acc` of a sum. spill: what the rounding of `out` makes of the errors before it; 1 where that
-    is under 2^-8.
+    statistical: whether S may judge. lanes: how many one sum of products of Q and K holds. bias, scales: roundings of
+    2^-24 that a logit costs beside products, in units of its bias and of its size. exp2, tanh: of P, and of a capped
+    logit, as parts of them. u_sum: of the running sum, once a tile; 0 in float32. sums: roundings of `u_acc` of a sum.
+    spill: what the rounding of `out` makes of the errors before it; 1 where that is under 2^-8.
     """
 
     u: float

@@ -1,44 +1,8 @@
 """Judge a result: every element and row against the budget of the declared precision, and against the exact rules.
 
-The budgets are sums of the float64 reference (`Expected`), so they shrink as the context grows: a fault in one key of
-8,192 is as visible as one in eight. u is the unit roundoff of P, and eta the largest weight of half its smallest
-subnormal; u_o and eta_o are the unit roundoff of `out` and half its smallest subnormal:
-
-S  random inputs    element  |e| <= u_o |o| + 3 (u_s + sigma) B + 3 eta W2 + common |o| + L A + eta_o + tau |o|
-                    row      ||e|| <= sqrt(N^2 + M^2) + tau ||o||, N = ||(u_o o, (u_s + sigma) B, eta W2, eta_o)||
-                             M = common ||o|| + L ||A||, and where V do not cancel + 3 (u_s + sigma) along ||o||
-                    ||e - (e.o / o.o) o|| <= (1 + tau) (N + common ||o|| + L ||A||)
-                    mean     signed errors of o and of the LSE over rows: `common.oracle.bias`
-W  any inputs       |e| <= u_o |o| + (u + 2 delta + L) A + eta W1 + eta_o + tau |o|
-LSE                 |e| <= delta + 2^-22 max(1, |lse|) + tau
-with delta, the error of a logit, = eps S (sqrt(lanes) + 8) + 2^-24 (8 (softcap + |sink|) + 12 |bias| + 3 S)
-
-A weaker contract adds three terms. delta grows by the errors of a polynomial exp2 and of a fast tanh. sigma holds these
-errors and 1.5 * 2^-10 S of tf32; with a 32-bit P, whose u is negligible, it also holds delta + 4 * 2^-24. tau is the
-error of a 16-bit running sum (`sum_error`). sigma and tau are 0 under the default contract. An error of the sum
-multiplies a whole row by one factor, so it lies along o; the part across o is held to N, times that factor. Otherwise
-tau would hide lost keys: 13 of 2,605 keys are 7% of a row, nearly all of it across o, while tau allows 6% along o.
-
-common is the part that the rounding errors of a row's P share (`drift`, or u if all P lie within a few steps). u_s is
-u, or half of it in tf32, which truncates. L A is what sums may lose in one direction: 4 * 2^-24 (4 * 2^-13 of a tile in
-fp8) and what tensor cores truncate, `cut` a key. Without these terms, right rows of many keys whose V do not cancel
-would be rejected. In such rows all lanes err together, so N, which assumes independent lanes, does not bound the row.
-
-3 S applies to scaled caches and queries only; there 4 * 2^-24 of L becomes 8 * 2^-24. For an fp8 `out`, all terms
-before its own rounding are multiplied by 1 + u_o. `common.oracle.rounding` derives each symbol.
-
-o, A, B, S, bias are `out` (clamped to the range of its dtype), `weighted`, `weighted_rms`, `logit_size` and `bias_size`
-of `Expected`; W1 and W2 are `visible` and `visible_rms` over `denominator`. eps is 2^-24, or 2^-10 where fp32 operands
-are declared to be multiplied as tf32. The last term of delta is the float32 error of tanh(x) = 1 - 2 / (e^2x + 1) and
-of sink * log2(e), which does not shrink with the logits.
-
-S assumes many independent rounding errors. So it does not judge structured inputs, a P of more than 16 bits (unless the
-contract is weaker elsewhere), or rows that see fewer than 10 keys (there A <= 3 B, and W is tighter); its row rule
-needs a head size of at least 32. Where V has a scale per token, few of many keys may carry the weight: rows with
-norm(A)^2 < 10 norm(B)^2 count as rows of few keys.
-
-Exact: rows that see no key hold +0.0 and, without a sink, LSE -inf. An element is finite exactly where the reference
-is; the elements of `Expected.unsaid` may be either.
+docs/tolerance.md has the formulas, in its symbols: rule S (random inputs: elements, rows and their means), rule W (any
+inputs), the LSE, and what must hold exactly. The budgets are sums of the float64 reference (`Expected`), so they shrink
+as the context grows.
 """
 
 from __future__ import annotations
