@@ -30,6 +30,7 @@ VERBS = {
     "tune": "compare.tune.tune",
     "explain": "compare.run.explain",
     "doctor": "compare.run.doctor",
+    "pack": "compare.run.pack",
     "grade": "compare.studies.grade.grade",
     "exchange": "compare.studies.exchange.exchange",
     "census": "compare.pages.census",

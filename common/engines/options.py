@@ -90,7 +90,8 @@ class Options:
     within the engine's limits), `all` (also prompts that bring no K and V), `none`, or a number: decodes of up to so
     many sequences. writer: DIPTYCH_WRITER, who writes K and V into pages, `diptych` or `engine`. portable:
     DIPTYCH_PORTABLE=1 refuses native kernels and makes PORTABLE the default. measure: DIPTYCH_MEASURE, how many
-    candidates to time for typical batches before the first request (Plan.measure); 0: none.
+    candidates to time for typical batches before the first request (Plan.measure); 0: none. pack: DIPTYCH_PACK, a file
+    of compiled code (common/serving/pack.py).
     """
 
     kernel: str = DEFAULT
@@ -99,6 +100,7 @@ class Options:
     writer: str = "diptych"
     portable: bool = False
     measure: int = 0
+    pack: str = ""
 
     def __post_init__(self) -> None:
         if self.warm not in WARM and not self.warm.isdecimal():
@@ -126,4 +128,5 @@ class Options:
             given.get("DIPTYCH_WRITER", "diptych"),
             portable,
             int(measure),
+            given.get("DIPTYCH_PACK", ""),
         )

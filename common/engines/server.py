@@ -7,11 +7,13 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from common.engines.options import Kernel, Options, kernel_of
+from common.serving import pack
 from common.serving.arguments import HINTS
 from common.serving.plan import Plan
 from common.serving.points import Point, points, prompts, typical
@@ -77,7 +79,8 @@ class Step:
 
 @dataclass
 class Server:
-    """The plans of one engine in one process. Several engines in a process have a server each."""
+    """The plans of one engine in one process. Several engines in a process have a server each. Raises SpecError for a
+    file of compiled code that is damaged, or of another GPU, version or source."""
 
     options: Options
     limits: Limits
@@ -99,6 +102,10 @@ class Server:
 
     def __post_init__(self) -> None:
         self.kernel = kernel_of(self.options.kernel)
+        if self.options.pack:
+            made = pack.made_with(self.device)
+            count = pack.unpack(Path(self.options.pack), pack.cache_folder(), made)
+            log.info("%s: %d files of compiled code were new", self.options.pack, count)
         longest = self.options.typical_seq_len or LONGEST_TYPICAL
         self.typical_seq_len = min(longest, self.limits.max_seq_len)
 

@@ -32,8 +32,8 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]], ids=" ".join)
 def test_it_lists_its_verbs_with_a_line_each(words, capsys):
     assert list(listed(capsys, *words)) == [
-        "run", "report", "diff", "merge", "tune", "explain", "doctor", "grade", "exchange", "census", "history",
-        "bisect", "fleet", "study", "pages",
+        "run", "report", "diff", "merge", "tune", "explain", "doctor", "pack", "grade", "exchange", "census",
+        "history", "bisect", "fleet", "study", "pages",
     ]  # fmt: skip
 
 

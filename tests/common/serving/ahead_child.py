@@ -3,7 +3,8 @@
     python ahead_child.py DSL [KERNEL THAT DOES NOT COMPILE]
 
 The driver loads nothing and writes launches down. Prints in JSON how many launches each of two warm-ups gave to the
-driver, the kernels that the calling thread compiled and those that other threads did, and what a warm-up raised.
+driver, the kernels that the calling thread compiled and those that other threads did, which of them were not on the
+disk, and what a warm-up raised.
 """
 
 import importlib
@@ -28,6 +29,7 @@ from compare.static.helion_target import helion_as
 SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)
 launched: list[str] = []
 compiled: dict[bool, list[str]] = {True: [], False: []}  # by whether the calling thread compiled
+made: list[str] = []  # kernels that were not on the disk
 
 
 class Launcher:
@@ -67,6 +69,8 @@ def main(dsl, broken=""):
 
     def listener(*, src, cache_hit, **_):
         compiled[threading.get_ident() == me].append(src.name)
+        if not cache_hit:
+            made.append(src.name)
 
     def compile(src, *args, **kwargs):
         if broken and src.name.startswith(broken):
@@ -92,7 +96,8 @@ def main(dsl, broken=""):
             except RuntimeError as error:
                 said["raised"] = str(error)
                 calls = 0
-    print(json.dumps(said | {"calls": calls, "here": sorted(compiled[True]), "threads": sorted(compiled[False])}))
+    said |= {"calls": calls, "made": made}
+    print(json.dumps(said | {"here": sorted(compiled[True]), "threads": sorted(compiled[False])}))
 
 
 if __name__ == "__main__":
