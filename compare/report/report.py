@@ -3,6 +3,7 @@
     python -m compare report RUN                        writes them again; nothing is measured, estimated or looked up
     python -m compare report RUN... --print means --unit triton/auto --kernels helion/auto     speeds, a mean a class
     python -m compare report RUN... --print features    what each feature costs beside its plain row
+    python -m compare report RUN... --print times       the time of each row and kernel, or why there is none
 
 What is printed is markdown, and no file is written; of two runs that have a row the later on the command line counts.
 
@@ -25,7 +26,7 @@ from compare.analysis import means, merge
 from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read
 from compare.exits import NOTHING, OK, USAGE, refusing
 from compare.record.whole import put
-from compare.report import features, figures, glance, render, verdicts
+from compare.report import features, figures, glance, render, times, verdicts
 from compare.report.sections import build
 from compare.workloads.suites import PLAIN
 
@@ -75,7 +76,9 @@ def _write_csv(path: Path, runs: Sequence[RunData], note: str) -> None:
 
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that run or merge wrote")
-    new.add_argument("--print", choices=("means", "features"), help="print a table over the runs, and write nothing")
+    new.add_argument(
+        "--print", choices=("means", "features", "times"), help="print a table over the runs, and write nothing"
+    )
     new.add_argument("--unit", metavar="KERNEL", help="of --print means: whose time is divided by the others'")
     new.add_argument("--kernels", metavar="GLOBS", help="of --print means: only these, comma-separated")
 
@@ -85,6 +88,8 @@ def _printed(asked: argparse.Namespace) -> int:
     if asked.print == "means":
         text = means.text(asked.runs, asked.unit, asked.kernels or "*")
         lacking = f"no row has times of {asked.unit} and of {asked.kernels or '*'}{_near(asked)}"
+    elif asked.print == "times":
+        text, lacking = times.text(asked.runs), "nothing is timed"
     else:
         text = features.text(asked.runs)
         lacking = f"no row under a feature has times beside one of {', '.join(PLAIN.values())}"
