@@ -1,5 +1,7 @@
-"""Of each axis of numbers the values where kernels break: powers of two and one to either side, sizes that are served
-(`common.cases.published`), every value while they are small; and others, drawn by a seed, which no list can hold.
+"""The values of each numeric axis at which kernels break.
+
+They are powers of two and their neighbours, sizes in use (`common.cases.published`), all small values, and values that
+a seed draws.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ def around(least: int, most: int) -> tuple[int, ...]:
 
 
 def near(least: int, most: int, far: int = 3) -> set[int]:
-    """What is at most `far` from a power of two between `least` and `most`."""
+    """The integers within `far` of a power of two between `least` and `most`."""
     powers = (power for power in around(least, most) if power & (power - 1) == 0)
     return {power + step for power in powers for step in range(-far, far + 1)}
 
@@ -34,7 +36,7 @@ def _joined(*parts: Iterable[int], most: int) -> tuple[int, ...]:
 
 
 def _multiples(step: int, *parts: Iterable[int]) -> tuple[int, ...]:
-    """Of `step`; in place of other values the next one."""
+    """The values, each rounded up to a multiple of `step`."""
     return tuple(sorted({-(-value // step) * step for part in parts for value in part if value}))
 
 
@@ -82,8 +84,7 @@ DRAWN = (*RANGES, *_REALS)
 
 
 def drawn(axis: str, rng: random.Random) -> Any:
-    """A value of one of DRAWN: any, log-uniform; in a third of the draws near a power of two, or one that is
-    served, where the axis has such."""
+    """Draw a value of an axis of DRAWN: log-uniform; in a third of the draws near a power of two or a size in use."""
     if axis in _REALS:
         least, most = _REALS[axis]
         return round(math.exp(rng.uniform(math.log(least), math.log(most))), 4)

@@ -1,13 +1,12 @@
 """Cases chosen by axes: `axes-<number>` is one value on each of `common.cases.axes.AXES`.
 
-The first `num_quick()` hold every value that is short in an interpreter, each number while it is small; with those up
-to `num_smoke()` they hold every value of every axis and its boundaries, every pair of the mask's few values (MASKS),
-every value of what a kernel can do (ABILITIES) in every place where kernels go other ways (REGIMES), each feature of
-the mask alone (ALONE), and places that stand by themselves (PLACES); those up to `num_axes()` every triple of the
-mask's and every pair of two axes that is cheap enough (PAIR_RULES). `drawn-<seed>-<number>` has values that the seed
-draws beside these. A row of values alone is a brief case of keys that grow (`fills.rising`), so that a rescale shows. A
-case is a function of its name. What a kernel does not have is turned off in the case that it is given
-(`common.kit.fitting`), and what is left still holds every pair of what it has.
+The numbers up to `num_quick()` hold every value that runs quickly in an interpreter, and all small numbers. Those up to
+`num_smoke()` hold every value of every axis and its boundaries; every pair of MASKS; every ability of a kernel
+(ABILITIES) in every regime in which kernels change their loops or grids (REGIMES); each mask alone (ALONE); and PLACES.
+Those up to `num_axes()` hold every triple of MASKS, and every pair of two axes that is cheap enough (PAIR_RULES).
+`drawn-<seed>-<number>` adds values that the seed draws. A case that only holds values is brief, and its keys grow
+(`fills.rising`), so that a missing rescale shows. A case is a function of its name. `common.kit.fitting` turns off what
+a kernel lacks; the rest still holds every pair of what it has.
 """
 
 from __future__ import annotations
@@ -104,13 +103,13 @@ _ROWS = {
 
 
 def _graph(count: int) -> dict[str, tuple[Any, ...]]:
-    """A captured batch of so many sequences, few of which have tokens."""
+    """A captured batch of `count` sequences, few of which have tokens."""
     return _SMALLEST | {"sequences": (count,), "mix": ("padded",), "place": ("last",), "context": (64, 129),
                     "page": (16, 24)}  # fmt: skip
 
 
 def _of_model(model: published.Model, query: tuple[int, ...] = (1, 3)) -> dict[str, tuple[Any, ...]]:
-    """A layer of a model on few KV heads, whose context is longer than it sees."""
+    """A layer of a model on few KV heads. Its context is longer than its window or chunk."""
     ratio, sees = model.heads[0] // model.heads[1], model.window or model.chunk or 0
     past = tuple(max(sees, 64) + more for more in (0, 1, 63))
     dear = _TINY if sees > 9000 else {"kv_heads": (1, 2) if ratio < 17 else (1,), "ratio": (ratio,),
@@ -121,12 +120,12 @@ def _of_model(model: published.Model, query: tuple[int, ...] = (1, 3)) -> dict[s
 
 
 def _whole_tiles(tile: int) -> dict[str, tuple[Any, ...]]:
-    """A window of a tile, or of one key less or more, and several tiles of context."""
+    """A window of one tile, give or take a key, over several tiles of context."""
     return {"window": (tile - 1, tile, tile + 1), "context": (2 * tile, 3 * tile, 3 * tile - 1), "query": (1, 2)}
 
 
 def _aligned(tile: int, tiles: int) -> dict[str, tuple[Any, ...]]:
-    """A prompt of a tile behind so many: its diagonal is the diagonal of tiles."""
+    """A prompt of one tile behind `tiles` whole tiles: its diagonal is that of a tile."""
     small = {"kv_heads": (1, 2), "ratio": (1, 2, 3), "head_size": (16, 32), "page": (16, 32, 64), "sequences": (1, 2)}
     return small | {"query": (tile,), "context": (tiles * tile,), "mix": ("prompts",)}
 
@@ -188,7 +187,7 @@ def _brief(
     of: Collection[str] | None = None,
     **options: Any,
 ) -> Rows:
-    """Rows of brief cases that hold every value, or those of some axes: first those that tell, then the others."""
+    """Rows of brief cases that hold every value, or those of some axes: first the rows in which mistakes show."""
     behind, options = [*behind], options | {"rules": rules, "plain": True}
     mute = [{axis: one} for axis in MUTE for one in filter(MUTE[axis], axes[axis])]
     rows = _showing(axes, of=of, behind=behind + mute, **options)
@@ -198,14 +197,14 @@ def _brief(
 
 @lru_cache(maxsize=1)
 def _quick() -> Rows:
-    """Of every value that has a short case."""
+    """Rows that hold every value that has a short case."""
     rules = [rule for rule in FRUGAL if rule is not WHOLE_DRAFT]  # which is long
     return _brief(quick(EVERY), rules, seed=19, drop=True)
 
 
 @lru_cache(maxsize=1)
 def _values() -> Rows:
-    """Of every value; the quick ones first."""
+    """Rows that hold every value; the quick ones first."""
     every = {axis: tuple(dict.fromkeys((*of, *WIDE.get(axis, ())))) for axis, of in EVERY.items()}
     shown = [row | {"tree": None} for row in _quick()]
     rows = _quick() + _brief(every, FRUGAL, seed=7, behind=shown, drop=True)
@@ -214,14 +213,14 @@ def _values() -> Rows:
 
 @lru_cache(maxsize=1)
 def _smoke() -> Rows:
-    """Of every value, of every pair of the mask's few and of what changes between calls, and of every place."""
+    """Rows that hold every value, every pair of MASKS and of what changes between calls, and every place."""
     masks = covering(MASKED, MASK_RULES, seed=11, of={*MASKS, "change"})
     prompts = [row | {"brief": True} for row in _placed(PROMPTS, "prompt")]
     return _values() + masks + _regimes() + _alone() + _placed(PLACES, "place") + prompts
 
 
 def _without(axis: str) -> Rule:
-    """A regime beside an ability of this axis that none of its own values of some axis may stand beside."""
+    """The rule that a regime excludes an ability whose values contradict all of the regime's values of some axis."""
 
     def apart(regime: str, ability: Any) -> bool:
         ways = [[{axis: ability, own: value} for value in values] for own, values in REGIMES[regime].items()]
@@ -231,8 +230,9 @@ def _without(axis: str) -> Rule:
 
 
 def _regimes() -> Rows:
-    """Every value of ABILITIES in every one of REGIMES; and each of these with nothing on, for beside a window or a
-    chunk a row of many keys sees few of them: a diagonal that was open from 64 rows on lived without."""
+    """Every value of ABILITIES in every regime, and every regime with all abilities off.
+
+    Beside a window or a chunk a row sees few of many keys: without the plain rows a wrong diagonal survived."""
     rules = (*POSSIBLE, *map(_without, ABILITIES))
     chosen = covering({"regime": tuple(REGIMES)} | ABILITIES, rules, seed=13, of={"regime"})
     off = {axis: values[0] for axis, values in ABILITIES.items()}
@@ -244,8 +244,9 @@ def _regimes() -> Rows:
 
 
 def _alone() -> Rows:
-    """Every value of the mask's few with nothing else on, in a prompt of several tiles and over long keys: beside
-    a draft tree, slopes or 8 bits, what a window hides from a late row is a small part of it."""
+    """Every value of MASKS with nothing else on, in a prompt of several tiles and over many keys.
+
+    Beside a draft tree, slopes or 8 bits, a fault of a window is a small part of a late row."""
     rows = []
     for (word, place), axis in product(ALONE.items(), MASKS):
         for value in MASKS[axis][1:] if axis not in ("query", "context", "store") else ():
@@ -257,7 +258,7 @@ def _alone() -> Rows:
 
 
 def _within(abilities: Values, regime: Mapping[str, tuple[Any, ...]], rng: random.Random) -> Values:
-    """A row of these abilities in a regime; what else varies is drawn until it goes together."""
+    """A row with these abilities in a regime. The other values are drawn until the rules allow them."""
     beside = BESIDE | {"query": (1, 3, 17), "context": (64, 129, 700)}
     while True:
         drawn = {axis: rng.choice(values) for axis, values in (beside | regime).items()}
@@ -268,7 +269,7 @@ def _within(abilities: Values, regime: Mapping[str, tuple[Any, ...]], rng: rando
 
 
 def _placed(places: Iterable[Mapping[str, tuple[Any, ...]]], word: str) -> Rows:
-    """A row in each of some places, with no ability on but its own."""
+    """A row in each place, with only the place's own abilities on."""
     off = {axis: values[0] for axis, values in ABILITIES.items()}
     dtypes = zip(places, cycle(DTYPES[::-1]), strict=False)
     return [_within(off | {"dtype": dtype}, place, random.Random(f"{word} {number}"))
@@ -277,8 +278,7 @@ def _placed(places: Iterable[Mapping[str, tuple[Any, ...]]], word: str) -> Rows:
 
 @lru_cache(maxsize=1)
 def _rest() -> Rows:
-    """Of every triple of the mask's few, of every pair that is cheap enough, and of every value twice more in other
-    company."""
+    """Rows that hold every triple of MASKS, every pair that is cheap enough, and every value twice more."""
     triples = covering(MASKED, MASK_RULES, seed=12, of=MASKS, strength=3)
     pairs = covering(AXES, PAIR_RULES, seed=5, plain=True)
     again = [row for seed in (17, 18) for row in _showing(EVERY, seed=seed)]
@@ -290,7 +290,7 @@ DRAWN_VALUES = {"smoke": 20, "full": 100}  # of each axis that the seed draws
 
 @lru_cache(maxsize=8)
 def _of_seed(seed: int, level: str) -> Rows:
-    """Rows of values that a seed draws: each once; and of the first few of every axis each pair."""
+    """Rows of values that a seed draws: each value once, and each pair of the first few of every axis."""
     rng = random.Random(f"drawn {seed} {level}")
     values = {axis: tuple(boundaries.drawn(axis, rng) for _ in range(DRAWN_VALUES[level])) for axis in boundaries.DRAWN}
     axes = AXES | {axis: tuple(dict.fromkeys((*EVERY[axis][:2], *some))) for axis, some in values.items()}

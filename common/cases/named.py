@@ -16,9 +16,7 @@ from common.spec.paged_batch import FP8
 
 __all__ = ["BY_NAME", "CASES", "Case", "build", "config_for", "outputs"]
 
-# Named cases after bugs of published kernels, values that break kernels, and corners of the numbers left open.
-#
-# `compare.pages.cases` says which of the 100 corners each case stands for.
+# Bugs of published kernels, values that break kernels, and further corners. docs/cases.md numbers the corners.
 
 
 H, F = torch.float16, torch.float32  # the others are bfloat16
@@ -27,7 +25,7 @@ _WINDOWED = {"sliding_window": 19, "lens": ((1, 60), (9, 50), (3, 30)), "pad_tok
 
 
 def _value_cases() -> tuple[Case, ...]:
-    """One per fill, its dtypes in turn; those of what no row sees under a window, so that such keys lie in tiles."""
+    """One case for each fill, the dtypes in turn. Fills of unseen keys get a window, so that tiles hold such keys."""
     cases = []
     for turn, (name, fill) in enumerate(FILLS.items()):
         options = dict(_WINDOWED) if name.startswith("unseen") else {"lens": MIXED}
@@ -39,7 +37,7 @@ def _value_cases() -> tuple[Case, ...]:
 
 
 def _in_company() -> tuple[Case, ...]:
-    """Sequences that are asked alone and with others too: to the precision, and where that is asked for bit for bit."""
+    """Batches whose sequences are also asked alone: within the precision, or bit for bit where batch_invariant."""
     short = tuple((1, 1 + 13 * n % 40) for n in range(32))
     of = {
         "decodes": {"lens": ((1, 700), *short), "dtype": H},
@@ -82,11 +80,8 @@ EDGES: tuple[Case, ...] = (
 )  # fmt: skip
 
 
-# Named cases of the kernels that serve: tiles against pages, the step's new K and V, x-packed pages, short queries
-# beside long ones, work that is hard to deal out evenly.
-#
-# The numbered cases below hold for these kernels too; these are the corners that they do
-# not reach.
+# Corners of the kernels that serve, which the numbered cases below do not reach: tiles against pages, the step's new K
+# and V, x-packed pages, short queries beside long ones, uneven work.
 
 
 _FEW = {"heads": (2, 1)}
@@ -94,7 +89,7 @@ _CHUNKS = ((1, 40), (18, 18), (20, 45))
 
 
 def _tiled(page: int, tile: int, dtype: torch.dtype, **options: object) -> Case:
-    """Sequences that end one key before, at and behind an edge of a page and of a tile; a prompt over both."""
+    """Sequences that end a key before, at and after a page or a tile; a prompt over both."""
     lens = ((1, page + 1), (3, max(page, tile)), (2, page + tile - 1))
     return named(f"page-{page}-tile-{tile}", lens=lens, block_size=page, tile_size=tile, dtype=dtype, **_FEW | options)
 
@@ -171,9 +166,7 @@ FAMILY: tuple[Case, ...] = (
 )
 
 
-# Named cases of what engines ask beyond plain causal rows: biases, masks, trees, sizes, quantised caches and outputs.
-#
-# Every launch of a case asks for the LSE as well.
+# What engines ask beyond plain causal rows: biases, masks, trees, sizes, quantised caches and outputs.
 
 
 FN, FNUZ, E5M2, INT8 = *FP8, torch.int8

@@ -1,8 +1,8 @@
-"""Cases of values that do not cancel: V are all of one sign, so that an error of each sum is one of the whole output.
+"""Cases whose V are all of one sign, so that V do not cancel and the error of a sum shows in the output.
 
-Where V have both signs, an output of many keys is so small that what a sum loses to one side hides in what P's rounding
-may cost. SIGNED has rows of few tiles in many heads, and a few rows of 16,400 and of 131,072 keys, in each form of 8
-bits; those of 131,072 have one row and one head. The kit asks them; `structured` they are not.
+Where V have both signs, an output over many keys is small, and what a sum loses hides behind the rounding of P. SIGNED
+has rows of few tiles in many heads, and a few rows of 16,400 and of 131,072 keys (one row, one head), in each 8-bit
+form. The values are random, so the statistical rules apply too.
 """
 
 from __future__ import annotations

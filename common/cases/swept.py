@@ -1,7 +1,7 @@
-"""A number that is no tensor, asked of one batch with one value after the other: a window, or a chunk.
+"""Cases that call a kernel on one batch with many windows, or many chunks, one after another.
 
-Each value costs a call, where a case of its own would cost four; so a wrong kernel at any small value, and near any
-power of two, is met. SWEPT has a batch of few keys for small values, and longer ones for larger.
+A value costs one call instead of the four of a case, so every small value and all neighbours of powers of two are
+asked. SWEPT has a batch of few keys for small values and longer batches for larger ones.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SWEPT: tuple[Case, ...] = (
 
 
 def values(least: int, most: int, seed: int) -> tuple[int, ...]:
-    """From `least` to `most`: each up to EVERY, multiples of STEP up to MOST_STEPS, what is within NEAR of a power of
-    two, and DRAWN others by a seed."""
+    """Values from `least` to `most`: all up to EVERY, multiples of STEP up to MOST_STEPS, those within NEAR of a power
+    of two, and DRAWN that the seed draws."""
     rng = random.Random(f"swept {seed}")
     near = {power + step for power in around(1, most + NEAR) for step in range(1 - NEAR, NEAR)}
     found = {*range(1, EVERY + 1), *range(STEP, MOST_STEPS + 1, STEP), *near}
@@ -47,7 +47,7 @@ def values(least: int, most: int, seed: int) -> tuple[int, ...]:
 
 
 def sweep(case: Case, features: Features) -> Iterator[tuple[str, Features]]:
-    """(words, features): of each value of the number that a case sweeps, but the one that it has itself."""
+    """(words, features) for each value that a case sweeps, except its own."""
     field = {"window": "sliding_window", "chunk": "chunk"}[case.sweep]
     least, most = getattr(features, field) + 1, max(seq_len for _, seq_len in case.lens)
     for value in values(least, most, case.seed) if least <= most else ():

@@ -50,7 +50,7 @@ class At:
 
     @property
     def long(self) -> bool:
-        """A sequence past 2,048 keys: where a fault is the hardest to see."""
+        """Whether the sequence has more than 2,048 keys, where a fault is hardest to see."""
         return self.seq_len > 2048
 
     @property

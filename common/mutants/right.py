@@ -64,9 +64,8 @@ class Rounded(Edits):
 
 @dataclass(frozen=True)
 class Dense:
-    """All logits of a sequence at once. wide: the dtype of all of it; round_p: whether P is cut to the query's type.
-
-    before: P is divided by its sum before it meets V.
+    """Attention from all logits of a sequence at once. wide: the dtype of the arithmetic. round_p: P is rounded to the
+    query's dtype. before: P is divided by its sum before P.V.
     """
 
     wide: torch.dtype = torch.float32
@@ -154,7 +153,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class ByTorch(Dense):
-    """P.V by torch's scaled_dot_product_attention, of one query lane that is nothing, with the logits as its mask."""
+    """P.V by torch's scaled_dot_product_attention: a query of zeros, and the logits as its mask."""
 
     def attend(self, scores: Tensor, v: Tensor, dtype: torch.dtype, value_scale: Tensor | None) -> Tensor:
         heads, rows, keys = scores.shape

@@ -3,9 +3,9 @@
     python -m compare history --gpu h200
     python -m compare pages history [--write]
 
-A point is a day and a toolchain of committed runs of one suite; of a row that a day has twice, the later time counts.
-A point that lacks more than LACKS of the newest point's rows is left out, and a mean is over the rows that all points
-of a kernel have: a number that moves means the kernel, the choice or the compiler moved, not the rows.
+A point is one day and toolchain of committed runs of a suite; the later of two times of a row counts. Points that lack
+more than LACKS of the newest point's rows are left out. A mean is over the rows that all points of a kernel have, so a
+mean only moves when the kernel, the choice or the compiler did.
 Exit codes: 0; 1 where a page is out of date and --write is not given; 2 for a run that cannot be read.
 """
 

@@ -5,9 +5,9 @@
     <!-- figures: classes -->                             a table or a sentence of BLOCKS
     <!-- end -->
 
-Marks are comments, so nobody sees them in a rendered page; none may begin a line, for there markdown ends a paragraph.
-`filled` writes what stands between them. Figures of a day that is over, as of what was tried, stand between
-`<!-- dated: WHAT -->` and `<!-- end dated -->`: they are no result of today, and nothing here updates them.
+Marks are comments, which a rendered page does not show. No mark may begin a line: markdown would end the paragraph
+there. `filled` writes what stands between marks. Figures of the past stand between `<!-- dated: WHAT -->` and
+`<!-- end dated -->`; nothing updates them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""False alarms of the kit: right kernels of other arithmetic through cases of a level, none of them rejected.
+"""False alarms of the kit: ask right kernels of other arithmetic the cases of a level; none may be rejected.
 
     python -m compare study alarms --out FOLDER [--runs 10000] [--seed 0] [--share 2] [--level full] [--jobs 1]
 
-The kernels are those of `common.mutants.right`. Case by case, spread over the level, each on one in `--share` of the
-kernels, in turn; one line for each case in FOLDER/alarms.jsonl, where a later call goes on. Exit codes: 0 without an
-alarm, 1 with one; 2 where FOLDER is of another run.
+Cases from all over the level call one in `--share` of the kernels of `common.mutants.right`, in turn. Each case adds a
+line to FOLDER/alarms.jsonl; a later call resumes there. Exit codes: 0 without an alarm, 1 with one; 2 where FOLDER is
+of another run.
 """
 
 from __future__ import annotations

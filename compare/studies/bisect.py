@@ -3,9 +3,9 @@
     python -m compare bisect --row '16q4s4k~@8:1:128' --suite serving --kernel helion/auto --bad HEAD --good e4f9068
     python -m compare bisect --row q1s512 --kernel triton/auto --bad HEAD --what right
 
-git chooses the commits; one at which the row does not run is skipped. A speed is over --unit, which takes turns with
-the kernel, and the limit lies halfway between the good commit's speed and the bad one's. Without --good, ancestors of
---bad are tried in doubling steps. Each commit's run is kept, so the same command goes on where it stopped.
+git chooses the commits and skips those at which the row does not run. A speed is the time of --unit, which takes turns
+with the kernel, over the kernel's; a commit is bad below the mean of the good and the bad commit's speeds. Without
+--good, ancestors of --bad are tried in doubling steps. Runs of commits are kept, so the same command resumes.
 Exit codes: 0 found; 1 only skipped commits are left; 2 usage, or nothing was lost; 3 no GPU for a speed.
 """
 
@@ -40,7 +40,7 @@ class CannotBisect(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """A cell as words of `compare run`. unit: the kernel that its speed is over; None where it is only judged."""
+    """A cell as words of `compare run`. unit: the kernel at speed 1; None where the cell is only judged."""
 
     words: tuple[str, ...]
     kernel: str

@@ -2,10 +2,10 @@
 
     python -m compare study counts --gpu mi300 --out docs/results/mi300/counts.md
 
-Small batches of decodes, drafts, a prompt and both, under Triton's and Helion's `auto` and the others' Triton kernels
-where they are installed. Ours have the config that a batch of serving's size takes, so that the code is what serves it.
-`plain`: without the levers of CDNA; `settled`: as common/serving/cdna.py makes it on this GPU. Each call is judged by
-the checker. Nothing here is a time.
+The model executes small batches of decodes, drafts, a prompt and a mix under both DSLs' `auto`, and under the Triton
+kernels of others that are installed. Our kernels take the config of a batch of serving's size. `plain`: without the
+levers of CDNA; `settled`: as common/serving/cdna.py sets them on this GPU. The checker judges each call. These are no
+times.
 Exit codes: 0; 1 where an output of ours is wrong; 2 usage.
 """
 
@@ -60,7 +60,7 @@ SMALL = L2(size=32 * KIB, slots=2)  # scaled like 4 MiB beside 8k keys of 128 la
 
 
 def plain(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
-    """The config that a user gets, without the levers of CDNA and the third stage."""
+    """The config that a user gets, but without the levers of CDNA and with at most two stages."""
     config = _with(settled(kernel_id, kernel, row, gpu), **dataclasses.asdict(Cdna()))
     return changed(config, lambda _: ("num_stages",), lambda stages: min(stages, AHEAD - 1))
 

@@ -1,4 +1,4 @@
-"""How far the estimate of an absent GPU may be trusted: the same estimate of GPUs that were here, beside their times.
+"""How far to trust the estimate of an absent GPU: the same estimate for measured GPUs, beside their times.
 
     python -m compare study estimates --out docs/results/h200/estimates.md
     python -m compare study estimates --gpu mi300 --results results      of runs in results/mi300
@@ -107,8 +107,8 @@ def spent(row: Workload, said: Estimate, time_us: float, gpu: gpus.Gpu) -> str:
 
 
 def pairs(found: pd.DataFrame) -> pd.DataFrame:
-    """Of each pair of cells of one row and run: how far their estimates are apart, whether the times agree, and whether
-    they are one rung in both DSLs."""
+    """Each pair of cells of one row and run: the ratio of the estimates, whether the times have the same order, and
+    whether the two are one rung in both DSLs."""
     made = []
     for _, group in found.groupby(["gpu", "run", "row"]):
         cells = zip(group.estimate, group.measured, group.kernel, strict=True)
@@ -120,7 +120,7 @@ def pairs(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_order(found: pd.DataFrame) -> list[str]:
-    """How many of these pairs are in order, and of those whose estimates are APART."""
+    """The share of pairs in the measured order: of all, and of those whose estimates are APART."""
     each = (found, found[found.apart >= APART])
     return [f"{one.agree.mean():.0%} ({len(one)})" if len(one) else "" for one in each]
 

@@ -4,9 +4,9 @@
     python -m compare study pairs --write                 writes it there
     python -m compare study pairs --rows 3                the first rows alone, of which each takes half a minute
 
-A pair is a rung of Triton and of Helion on a row of a committed run; or an ablation and its rung, whose difference was
-made on purpose. Each launch is compiled again at the recorded config. Where a tile has the instructions of the timed
-code, within 5%, its clocks are read from SASS; else both of a pair are counted from the facts of the timed code.
+A pair is one rung in Triton and in Helion on a row of a committed run, or an ablation and its rung. Each launch is
+compiled again at the recorded config. Clocks are read from SASS where a tile has the timed code's instructions, within
+5%; otherwise both kernels of the pair are estimated from the facts of the timed code.
 Exit codes: 0; 2 for a run or GPU that is none; 5 where nothing was measured.
 """
 
@@ -46,8 +46,8 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Ablation:
-    """A difference that was made on purpose. rows: a class, or labels, on which it is made; causes: the trades that it
-    is; none: it changes less than the margin."""
+    """A known difference between two kernels. rows: the class or the labels where it exists. causes: the trades that
+    explain it; empty where it changes less than the margin."""
 
     run: str
     kernel: str
@@ -80,8 +80,8 @@ ABLATIONS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A measured pair and what is said of it. ratio, estimate: the kernel's time over the other's. cause: None where
-    the two are estimated alike. simulated: from SASS."""
+    """A measured pair and its explanation. ratio, estimate: the kernel's time over the other's, measured and estimated.
+    cause: None where the estimates are alike. simulated: whether clocks come from SASS."""
 
     verdict: Verdict
     estimate: float
@@ -100,7 +100,7 @@ class Case:
 
 
 def _job(record: Record, row: Workload) -> Compilation:
-    """The launch of a record at its config; `auto`'s is that of the rung which it chose."""
+    """The launch to compile: the record's kernel at its config; of `auto`, the rung that it chose."""
     kernel, config = record.kernel, dict(record.config or {})
     if kernel.endswith("/auto"):
         kernel, config = kernel.replace("auto", config["kernel"]), config["config"]
@@ -122,7 +122,7 @@ _ALIKE = {"_cumulative_kernel": "_q_block_kernel", "_fused_kernel": "_q_block_ke
 
 
 def _side(row: Workload, record: Record, facts: Sequence[pair.Facts], gpu: gpus.Gpu) -> pair.Side:
-    """A side under the rule of the rung that an ablation varies."""
+    """The estimate of one kernel; an ablation has the rule of the rung that it varies."""
     kernel, config = record.kernel, dict(record.config or {})
     if "ablations." in kernel and not kernel.endswith("idiomatic"):
         kernel = f"{kernel.partition('/')[0]}/q_block"
