@@ -3,6 +3,7 @@ lengths."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,7 +22,7 @@ from common.spec.quantise import SPREAD
 
 ScaleForm = Literal["one", "heads", "tokens"]  # of K and V: one number, one per KV head, or one per token and KV head
 Spans = tuple[tuple[tuple[int, int], ...], ...]  # per sequence, (first, last) of each
-NO_SPAN = (0, 0)
+NO_SPANS = ((0, 0), (-1, -1), (9, 4), (0, -1))  # what stands in place of a span, in turn
 FP8_OUT = torch.float8_e4m3fn  # what rows use
 ENCODERS = "encoders"
 HEAVY = 60.0  # as a sink it takes all but e^-60 of the mass
@@ -46,7 +47,8 @@ class Ask:
     not causal; "encoders": every second one, from the first. flag: what tells that one is causal, any number but 0.
     tree: the parent of each draft token, -1 the context; or so many tokens, two branches at each. scales: form of those
     of a quantised cache (`AttentionShape.kv_dtype`), of about key_scale_factor for K and scale_factor for V. out_dtype:
-    an fp8 output, under out_scale.
+    an fp8 output, under out_scale. operands: the dtype of sinks and of a tree's bias, float32 where None; in another
+    the flags of causal_per_sequence are bool.
     """
 
     causal: bool = True
@@ -67,6 +69,7 @@ class Ask:
     out_dtype: torch.dtype | None = None
     out_scale: float = 1.0 / 64
     batch_invariant: bool = False
+    operands: torch.dtype | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values. A field that is not asked for is left out, except the first four."""
@@ -166,9 +169,10 @@ def tree_bias(parents: Sequence[int], generator: torch.Generator) -> Tensor:
 
 
 def spans_tensor(spans: Spans) -> Tensor:
-    """int32 [num_seqs, max_spans, 2], at least one span wide, padded with empty spans."""
+    """int32 [num_seqs, max_spans, 2], at least one span wide, padded with empty spans of every form."""
     width = max(1, *(len(pairs) for pairs in spans)) if spans else 1
-    padded = [[*pairs, *[NO_SPAN] * (width - len(pairs))] for pairs in spans]
+    none = itertools.cycle(NO_SPANS)
+    padded = [[*pairs, *itertools.islice(none, width - len(pairs))] for pairs in spans]
     return torch.tensor(padded, dtype=torch.int32).view(len(spans), width, 2)
 
 
@@ -184,7 +188,7 @@ def features_of(
 
 def _drawn(ask: Ask, name: str, lens: Lens, heads: int, generator: torch.Generator) -> Tensor:
     if name == "sinks":
-        return _sinks(ask, [seq_len for _, seq_len in lens], heads, generator)
+        return _sinks(ask, [seq_len for _, seq_len in lens], heads, generator).to(ask.operands or torch.float32)
     if name == "alibi_slopes":
         if ask.alibi.endswith("drawn"):
             return 0.3 * torch.randn(heads, generator=generator)
@@ -196,8 +200,11 @@ def _drawn(ask: Ask, name: str, lens: Lens, heads: int, generator: torch.Generat
         return spans_tensor(tuple(((first, first + ask.spans - 1),) for first in firsts))
     if name == "causal_per_sequence":
         full = range(0, len(lens), 2) if ask.non_causal == ENCODERS else ask.non_causal
-        return torch.tensor([ask.flag * (seq not in full) for seq in range(len(lens))], dtype=torch.int32)
-    return tree_bias(ask.parents, generator) if name == "tree_bias" else torch.tensor([ask.out_scale])
+        kind = torch.bool if ask.operands else torch.int32
+        return torch.tensor([ask.flag * (seq not in full) for seq in range(len(lens))], dtype=kind)
+    if name == "tree_bias":
+        return tree_bias(ask.parents, generator).to(ask.operands or torch.float32)
+    return torch.tensor([ask.out_scale])
 
 
 def _sinks(ask: Ask, seq_lens: list[int], heads: int, generator: torch.Generator) -> Tensor:

@@ -390,6 +390,7 @@ _SAME = (
 def _case(name: str, values: Values) -> Case:
     rng = random.Random(name.replace("-", " "))
     features, lens = features_of(values, _lens(values, rng), rng)
+    operands = random.Random(f"{name} operands").choice((None, *DTYPES[:2]))
     window, longest = _drawn(values["window"], values["page"], rng), max(seq_len for _, seq_len in lens)
     window = {"all keys": longest, "all keys - 1": longest - 1, "all keys + 1": longest + 1}.get(window, window)
     fill, brief = FILLS.get(values["fill"]), values.get("brief", False)
@@ -398,7 +399,7 @@ def _case(name: str, values: Values) -> Case:
     return Case.of(
         name, (), tuple(lens), heads=(values["ratio"] * values["kv_heads"], values["kv_heads"]),
         block_size=values["page"], sliding_window=window and max(1, window), fill=fill, brief=brief,
-        **{axis: values[axis] for axis in _SAME}, **features,
+        operands=operands, **{axis: values[axis] for axis in _SAME}, **features,
     )  # fmt: skip
 
 

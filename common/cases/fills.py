@@ -245,8 +245,15 @@ def _seen(kind: int, poison: float) -> Fill:
     return fill
 
 
+def _query_nan(batch: PagedBatch, features: Features) -> None:
+    """One lane of the query of the last token of each sequence, in its first head: NaN in this row, and in no other."""
+    for last in {start - 1 for start in batch.query_start_loc.tolist() if start}:
+        batch.query[last, 0, 1] = math.nan
+
+
 SEEN: dict[str, Fill] = {  # values that must reach the rows that see them
     "values-seen-nan": _seen(1, math.nan), "values-seen-inf": _seen(1, -math.inf), "keys-seen-nan": _seen(0, math.nan),
+    "query-nan": _query_nan,
 }  # fmt: skip
 INVISIBLE: dict[str, Fill] = {
     "unseen-keys-nan": _invisible(math.nan, _NOBODY),

@@ -75,7 +75,7 @@ EDGES: tuple[Case, ...] = (
     named("padded-lanes-beside-nan", 49, 79, head_size=40, lens=RAGGED, arrange=layouts.padded_query, pad_out=True),
     *_value_cases(),
     # a NaN or Inf that rows see
-    *(named(name, lens=MIXED, fill=SEEN[name], dtype=dtype) for name, dtype in zip(SEEN, _DTYPES, strict=True)),
+    *(named(name, lens=MIXED, fill=SEEN[name], dtype=dtype) for name, dtype in zip(SEEN, (*_DTYPES, F), strict=True)),
     *_in_company(),
 )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Cases that call a kernel on one batch with many windows, or many chunks, one after another.
 
 A value costs one call instead of the four of a case, so every small value and all neighbours of powers of two are
-asked. SWEPT has a batch of few keys for small values and longer batches for larger ones.
+asked. SWEPT has a batch of few keys for small values and longer batches for larger ones. Each batch also
+has the values of BEYOND, which no sequence reaches: a position plus such a number is past 16, 24 or 31 bits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from common.cases.random_cases import log_uniform
 from common.spec import Features
 
 WORDS = ("window", "chunk")
+BEYOND = (2**15, 2**16, 2**24 + 1, 2**30, 2**31 - 1)
 EVERY, STEP, MOST_STEPS, NEAR, DRAWN = 160, 16, 1024, 3, 12
 _SMALL = {"head_size": 16, "block_size": 8}
 
@@ -50,5 +52,5 @@ def sweep(case: Case, features: Features) -> Iterator[tuple[str, Features]]:
     """(words, features) for each value that a case sweeps, except its own."""
     field = {"window": "sliding_window", "chunk": "chunk"}[case.sweep]
     least, most = getattr(features, field) + 1, max(seq_len for _, seq_len in case.lens)
-    for value in values(least, most, case.seed) if least <= most else ():
+    for value in (*values(least, most, case.seed), *BEYOND) if least <= most else ():
         yield f"a {case.sweep} of {value}", replace(features, **{field: value})

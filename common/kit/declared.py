@@ -17,6 +17,7 @@ from common.spec.precision import Precision
 DEFAULT = ("causal",)  # of a kernel that declares nothing
 BESIDE = frozenset({"full_graph"})  # may be declared beside MEMBERS; no case asks for it
 _DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in (*DTYPES, *E4M3))
+_OPERANDS = _DTYPES[: len(DTYPES)]
 
 
 def _is_size(found: object) -> bool:
@@ -30,6 +31,7 @@ def _is_list_of(found: object, fits: Any) -> bool:
 # Each limit: whether a value is valid, and what is allowed.
 LIMITS: dict[str, tuple[Any, str]] = {
     "dtype": (lambda x: _is_list_of(x, lambda one: one in _DTYPES), f"a list of {', '.join(_DTYPES)}"),
+    "operands": (lambda x: _is_list_of(x, lambda one: one in _OPERANDS), f"a list of {', '.join(_OPERANDS)}"),
     "head_size": (lambda x: _is_list_of(x, _is_size), "a list of integers"),
     "block_size": (lambda x: _is_list_of(x, _is_size), "a list of integers"),
     "queries_per_kv": (lambda x: _is_list_of(x, _is_size), "a list of integers"),

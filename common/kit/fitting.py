@@ -77,6 +77,8 @@ def limited(case: Case, limits: Mapping[str, Any]) -> Case:
     longest = limits.get("max_query_len")
     if longest and any(q > longest for q, _ in case.lens):
         case = case.but(lens=tuple((min(q, longest), n) for q, n in case.lens))
+    if "operands" in limits and str(case.ask.operands).removeprefix("torch.") not in limits["operands"]:
+        case = case.but(operands=None)
     lanes = case.heads[1] * (case.head_size + (case.value_size or case.head_size))
     dear = case.spare_pages * case.block_size * lanes * case.dtype.itemsize > MOST_SPARE
     return case.but(spare_pages=FEW_SPARE) if dear else case

@@ -69,7 +69,7 @@ SMOKE = (
     "scratch-after-longer", "scratch-after-more", "company-decodes", "company-prompt", "company-shared-prefix",
     "invariant-decodes", "invariant-prompt", "invariant-shared-prefix", "values-keys-past-fp16",
     "values-logits-far-below",
-    "values-seen-nan", "values-seen-inf", "keys-seen-nan", "fp8-values-seen-nan",
+    "values-seen-nan", "values-seen-inf", "keys-seen-nan", "query-nan", "fp8-values-seen-nan",
     *(case.name for case in (*OFTEN, *SWEPT, *CODES)), LENGTHS.name, RUNS.name,
 )  # fmt: skip
 LEVELS = ("first", "smoke", "full")
@@ -112,7 +112,7 @@ def is_made(case: Case) -> bool:
     return case.name not in BY_NAME
 
 
-_DTYPES = ("dtype", "table_dtype", "kv_dtype", "fp8_query", "out_dtype")
+_DTYPES = ("dtype", "table_dtype", "kv_dtype", "fp8_query", "out_dtype", "operands")
 _INTEGERS = ("tree", "non_causal")
 _FLOATS = ("softcap", "loud", "scale_factor", "key_scale_factor", "out_scale", "softmax_scale")
 _STYLES = ("style", "query_style", "key_style", "value_style", "out_style")
@@ -273,7 +273,7 @@ _OFF: tuple[dict[str, Any], ...] = (
     {"out_dtype": None, "out_scale": PLAIN.out_scale}, {"batch_invariant": False}, {"apart": False},
     {"softmax_scale": None}, {"query_style": None}, {"key_style": None}, {"value_style": None}, {"out_style": None},
     {"change": None}, {"lse": "rows"}, {"flag": 1}, {"scale_factor": 1.0}, {"key_scale_factor": 1.0},
-    {"company": False}, {"sweep": None},
+    {"company": False}, {"sweep": None}, {"operands": None},
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from common.cases.layouts import STRIDES
 from common.cases.swept import WORDS
 from common.spec import SpecError
 from common.spec.metadata import cdiv
+from common.spec.paged_batch import DTYPES
 from common.spec.validation import validate
 
 MOST_BYTES = 2**30  # of K and V, or of the queries
@@ -60,6 +61,8 @@ def _ranges(case: Case) -> None:
     for field in ("company", "new_kv", "pad_out", "apart", "causal", "cross", "batch_invariant"):
         if not isinstance(case.value(field), bool):
             _refuse(field, case.value(field), "true or false")
+    if case.ask.operands not in (None, *DTYPES):
+        _refuse("operands", case.ask.operands, ", ".join(map(str, DTYPES)) + ", none")
     if not isinstance(case.heads, tuple) or min(case.heads) < 1 or max(case.heads) > 2**12:
         _refuse("heads", case.heads, "query heads/KV heads, each from 1 to 4096")
 

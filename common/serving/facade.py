@@ -327,6 +327,7 @@ def _dense_table(
         return rows.unsqueeze(1)
     if starts is not None:
         expect_tensor(starts, "cu_seqlens_q", 1)
+        expect(len(starts) > 0, "cu_seqlens_q", "0 entries", "one more than sequences")
     batch = q.shape[0] if starts is None else starts.shape[0] - 1
     expect(batch <= cache.shape[0], "k_cache", f"{cache.shape[0]} rows", f"{batch}, the batch, or cache_batch_idx")
     return torch.arange(batch, dtype=torch.int32, device=q.device).unsqueeze(1)

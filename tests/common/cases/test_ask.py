@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.cases.ask import ENCODERS, FP8_OUT, Ask, features_of
+from common.cases.ask import ENCODERS, FP8_OUT, NO_SPANS, Ask, features_of, spans_tensor
 from common.cases.case import FIELDS
 from common.cases.named import BY_NAME, CASES, Case
 
@@ -71,3 +71,19 @@ def test_a_case_is_made_and_changed_by_the_fields_of_what_it_asks_too():
     with pytest.raises(TypeError, match="weather"):
         case.but(weather="fair")
     assert len(set(FIELDS)) == len(FIELDS) and BY_NAME["batch-invariant"].value("batch_invariant")
+
+
+def test_what_stands_in_place_of_a_span_has_every_form():
+    found = spans_tensor((((0, 3), (5, 6), (8, 9)), (), ((1, 2),)))
+    none = {(first, last) for first, last in found.flatten(0, 1).tolist() if first >= last}
+    assert none == set(NO_SPANS) >= {(0, 0), (-1, -1)}
+    assert found[:, 0].tolist() == [[0, 3], [0, 0], [1, 2]]
+
+
+def test_operands_of_16_bits_have_flags_of_one():
+    asked = {"sinks": "near", "tree": 5, "alibi": "linear", "operands": torch.bfloat16}
+    found = drawn(**asked)
+    assert (found.sinks.dtype, found.tree_bias.dtype, found.alibi_slopes.dtype) == (
+        torch.bfloat16, torch.bfloat16, torch.float32,
+    )  # fmt: skip
+    assert drawn(non_causal=(1,), flag=256, operands=torch.float16).causal_per_sequence.tolist() == [True, False, True]

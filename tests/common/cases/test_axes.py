@@ -24,6 +24,7 @@ from common.cases.case import build, outputs
 from common.cases.covering import legal_pairs
 from common.oracle.integrity import Guards
 from common.spec.feature_rules import contradiction
+from common.spec.paged_batch import DTYPES
 from common.spec.validation import validate, validate_output
 
 SMOKE = [values_of(number) for number in range(num_smoke())]
@@ -123,6 +124,14 @@ def test_what_no_small_case_has_is_asked_at_smoke():
     on = [sum(row[axis] != AXES[axis][0] for axis in MASKS if axis not in ("query", "context")) for row in SMOKE]
     assert sum(count >= 4 for count in on) >= 20
     assert any(row["softcap"] and "query" in str(row["store"]) for row in SMOKE)
+
+
+@pytest.mark.parametrize("count", [num_quick, num_smoke])
+@pytest.mark.parametrize("feature", ["sinks", "tree", "non_causal"])
+def test_tensors_of_features_have_every_dtype(feature, count):
+    """No case had any but 32 bits of them, and a kernel that takes nothing else passed."""
+    asked = [axes_case(number).ask for number in range(count())]
+    assert {ask.operands for ask in asked if getattr(ask, feature) is not None} == {None, *DTYPES[:2]}
 
 
 def test_many_tokens_meet_several_heads_at_smoke():

@@ -44,3 +44,11 @@ def test_a_kernel_that_is_wrong_at_one_window_is_wrong(window):
     assert reached(case, {0: kernel}) == (set(), {0} if window != 277 else set())
     if window != 277:
         assert f"a window of {window}" in judged(case, module_of(kernel.source), later=True)[1]
+
+
+@pytest.mark.parametrize("name", ["swept-window", "swept-chunk"])
+def test_a_kernel_that_is_wrong_where_a_position_plus_the_mask_is_past_31_bits_is_wrong(name):
+    case, field = Asked.of(BY_NAME[name]), {"swept-window": "sliding_window", "swept-chunk": "chunk"}[name]
+    kernel = wrong_where(f"at.features.{field} >= 2**30", 7)
+    assert reached(case, {0: kernel}) == (set(), {0})
+    assert f"a {name[6:]} of {2**30}" in judged(case, module_of(kernel.source), later=True)[1]

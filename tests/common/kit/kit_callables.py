@@ -1,4 +1,4 @@
-"""Six paged-attention callables as strangers write them: one right, five wrong in ways that were shipped by others.
+"""Seven paged-attention callables as strangers write them: one right, six wrong, five in ways that were shipped.
 
 Plain torch, float32 sums. No line of Diptych's is imported.
 """
@@ -113,6 +113,14 @@ class StaleWorkspace(Attention):
         return kept
 
 
+class NanOfARowInEveryRow(Attention):
+    """A decision for a whole tile, as whether its maximum rose, from rows of which one is NaN."""
+
+    def merge(self, parts):
+        hit = any(bool(m.isnan().any()) for m, _, _ in parts)
+        return [(m, total, acc * torch.nan) for m, total, acc in parts] if hit else parts
+
+
 class AccumulatorInBf16(Attention):
     tile = 64  # of few tiles the rounding stays within what P in bf16 may cost
 
@@ -137,3 +145,4 @@ page_id_in_16_bits = PageIdIn16Bits()
 window_one_too_wide = WindowOneTooWide()
 stale_workspace = StaleWorkspace()
 accumulator_in_bf16 = AccumulatorInBf16()
+nan_of_a_row_in_every_row = NanOfARowInEveryRow()

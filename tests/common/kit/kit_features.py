@@ -14,6 +14,12 @@ class Features:
     def last_of(self, span):
         return span[1]
 
+    def flag(self, flags, seq):
+        return bool(flags[seq])
+
+    def tree(self, bias):
+        return bias
+
     def scale(self, scale, blocks):
         """[keys or 1, heads, 1] of [1], [heads] or [pages, page, heads]."""
         return (scale[blocks].flatten(0, 1) if scale.dim() == 3 else scale[None])[..., None]
@@ -42,7 +48,7 @@ class Features:
             key, value = (x[:seq_len].repeat_interleave(group, 1) for x in (key, value))
             q = torch.arange(seq_len - x.shape[0], seq_len)[:, None]
             k = torch.arange(seq_len)
-            one_way = causal and (causal_per_sequence is None or bool(causal_per_sequence[seq]))
+            one_way = causal and (causal_per_sequence is None or self.flag(causal_per_sequence, seq))
             seen = (k <= q) if one_way else torch.ones(x.shape[0], seq_len, dtype=torch.bool)
             if chunk is not None:
                 seen = seen & (q // chunk - k // chunk <= chunk_lookback)
@@ -56,7 +62,7 @@ class Features:
             if tree_bias is not None:
                 size = min(x.shape[0], tree_bias.shape[0])
                 first = seq_len - x.shape[0]  # key of the first token; negative where there are fewer keys than tokens
-                s[:, :size, max(first, 0) : max(first + size, 0)] += tree_bias[:size, max(-first, 0) : size]
+                s[:, :size, max(first, 0) : max(first + size, 0)] += self.tree(tree_bias)[:size, max(-first, 0) : size]
             s = s.masked_fill(~seen, -torch.inf)
             lse[rows] = torch.logsumexp(s, -1).T
             found = torch.einsum("hqk,khd->qhd", torch.softmax(s, -1).nan_to_num(0.0), value) + 0.0  # not 0 * -v
@@ -81,7 +87,19 @@ class SlopeOfTheNextHead(Features):
         return super().bias(slopes.roll(1), sqrt, distance)
 
 
+class FlagsOf32BitsAlone(Features):
+    def flag(self, flags, seq):
+        return flags.dtype == torch.bool or super().flag(flags, seq)
+
+
+class TreeOf32BitsAlone(Features):
+    def tree(self, bias):
+        return bias if bias.dtype == torch.float32 else bias.float() * 0.5
+
+
 right = Features()
+flags_of_32_bits_alone = FlagsOf32BitsAlone()
+tree_of_32_bits_alone = TreeOf32BitsAlone()
 span_end_exclusive = SpanEndExclusive()
 scale_of_the_first_head = ScaleOfTheFirstHead()
 slope_of_the_next_head = SlopeOfTheNextHead()

@@ -1,4 +1,4 @@
-"""The kit on six callables: the right one passes; each wrong one fails, and each line that it prints fails again."""
+"""The kit on seven callables: the right one passes; each wrong one fails, and each line that it prints fails again."""
 
 import shlex
 
@@ -15,6 +15,7 @@ EXPECTED = {  # the cases that must expose it
     "window_one_too_wide": {"window-page"},
     "stale_workspace": {"scratch-after-longer"},
     "accumulator_in_bf16": {"keys-4500"},
+    "nan_of_a_row_in_every_row": {"query-nan"},
 }
 
 

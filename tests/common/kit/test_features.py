@@ -36,6 +36,8 @@ def test_a_right_callable_passes(cases, child):
         ("span_end_exclusive", "spans-of-2-tokens"),
         ("scale_of_the_first_head", "fp8-scales-of-heads"),
         ("slope_of_the_next_head", "alibi-slopes-of-4-heads"),
+        ("flags_of_32_bits_alone", "per-sequence-mixed@operands=bfloat16"),
+        ("tree_of_32_bits_alone", "tree-of-8@operands=bfloat16"),
     ],
 )
 def test_a_wrong_one_fails(name, case, child):

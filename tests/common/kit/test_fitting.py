@@ -59,3 +59,9 @@ def test_a_pool_that_other_sizes_would_make_dear_has_fewer_pages_of_nobody():
     far = named("far", spare_pages=33_000, block_size=8, head_size=8)
     assert fitted(far, SOME, {}).spare_pages == 33_000
     assert fitted(far, SOME, {"head_size": [128], "block_size": [16]}).spare_pages == 40
+
+
+def test_operands_are_of_a_dtype_that_a_kernel_takes():
+    wide = {"operands": ["float32"]}
+    found = [fitted(axes_case(number), SOME, wide).ask.operands for number in range(20)]
+    assert {axes_case(number).ask.operands for number in range(20)} > {None} == set(found)

@@ -184,6 +184,7 @@ def decode(**changes) -> dict:
         ({"q": torch.ones(2, 2, 4, 16)}, "q"),
         ({"q": torch.ones(4, 2, 4, 16)}, "q"),
         ({"block_table": None, "k_cache": torch.ones(2, 24, 2, 16)}, "k_cache"),
+        ({"block_table": None, "q": torch.ones(3, 4, 16), "cu_seqlens_q": torch.empty(0).int()}, "cu_seqlens_q"),
         ({"cache_seqlens": 10**6}, "cache_seqlens"),
         ({"cache_seqlens": -1}, "cache_seqlens"),
         ({"cache_seqlens": [20, 9, 2]}, "cache_seqlens"),
@@ -193,9 +194,9 @@ def decode(**changes) -> dict:
         ({"out": torch.ones(6, 4, 16)}, "out"),
     ],
     ids=[
-        "queries-of-fewer-sequences", "queries-of-more-sequences", "dense-cache-of-fewer", "length-beyond-the-table",
-        "length-below-zero", "lengths-in-a-list", "index-beside-a-table", "table-in-a-list", "output-with-gaps",
-        "output-of-tokens",
+        "queries-of-fewer-sequences", "queries-of-more-sequences", "dense-cache-of-fewer", "no-starts",
+        "length-beyond-the-table", "length-below-zero", "lengths-in-a-list", "index-beside-a-table",
+        "table-in-a-list", "output-with-gaps", "output-of-tokens",
     ],
 )  # fmt: skip
 def test_what_kernels_could_not_follow_is_refused_by_its_name(changes: dict, argument: str) -> None:
