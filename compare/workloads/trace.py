@@ -60,6 +60,11 @@ def _timestamp(text: str) -> float:
     return moment.timestamp() + (float(f"0.{decimals}") if decimals else 0.0)
 
 
+def _shown(values: Iterable[object]) -> str:
+    """A line of the file for a terminal: at most 80 characters, none of which moves its cursor."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in ",".join(map(str, values)))[:80]
+
+
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """(line number, row) of the file. Raises TraceError for a file or header that cannot be read."""
     try:
@@ -71,7 +76,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         try:
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
-                found = ",".join(reader.fieldnames or ()) or "nothing"
+                found = _shown(reader.fieldnames or ()) or "nothing"
                 raise TraceError(f"{path}, line 1: found {found}, allowed a header with {', '.join(COLUMNS)}")
             for row in reader:
                 yield reader.line_num, row
@@ -87,7 +92,7 @@ def read(path: Path) -> list[Request]:
             arrival = _timestamp(row["TIMESTAMP"] or "")
             prompt, generated = int(row["ContextTokens"] or ""), int(row["GeneratedTokens"] or "")
         except (ValueError, TypeError):
-            values = ",".join(str(row[name]) for name in COLUMNS)
+            values = _shown(row[name] for name in COLUMNS)
             raise TraceError(f"{path}, line {line}: found {values}, allowed a time stamp and two integers") from None
         if prompt < 0 or generated < 0:
             raise TraceError(f"{path}, line {line}: found {prompt} and {generated} tokens, allowed 0 or more")

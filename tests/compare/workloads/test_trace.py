@@ -45,6 +45,14 @@ def test_a_bad_trace_is_refused_by_line(tmp_path, lines, named):
         read(write(tmp_path, *lines))
 
 
+@pytest.mark.parametrize("lines", [["\x1b[2J\x07" + "x" * 500], [HEADER, "\x1b[2J\r" + "x" * 500 + ",1,2"]])
+def test_what_is_said_of_a_bad_line_moves_no_cursor(tmp_path, lines):
+    with pytest.raises(TraceError) as refusal:
+        read(write(tmp_path, *lines))
+    said = str(refusal.value).removeprefix(str(tmp_path))
+    assert said.isprintable() and len(said) < 200 and "\\x1b[2J" in said
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     path = tmp_path / "trace.csv"
     header = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
