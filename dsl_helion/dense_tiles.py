@@ -7,7 +7,7 @@ from common.spec import Features, PagedBatch
 from common.spec.kernel import new_tokens
 from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_helion.arithmetic import int32
-from dsl_helion.binding import cache_view, loadable, value_dtype
+from dsl_helion.binding import loadable, value_dtype
 from dsl_helion.head_parts import lanes_of
 from dsl_helion.primitives import (
     base2_scale,
@@ -95,32 +95,21 @@ def attend_block(
 
 
 def tile_sources(
-    batch: PagedBatch,
-    features: Features,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    tile_size: int,
-    gather: str,
-    page_rows: int,
-    new_kv: bool,
-) -> tuple[dict[str, tuple[torch.Tensor | None, ...]], int]:
-    """K, V and block table for each launch of unpaged.py, by source, and how many tiles of the scratch are used.
+    batch: PagedBatch, features: Features, key: torch.Tensor, value: torch.Tensor, tile_size: int, new_kv: bool
+) -> tuple[dict[str, tuple[torch.Tensor, ...]], int]:
+    """K and V for the launch of unpaged.py, by the name of their source, and how many tiles of the scratch are used.
 
     new_kv: the step's new K and V in place of a copy, where there are at least a tile's rows: attend_block reads whole
     tiles.
     """
-    paged = *(cache_view(cache, gather, page_rows) for cache in (batch.key_cache, batch.value_cache)), batch.block_table
     new = new_tokens(batch, features) if new_kv else (None, None)
     if new[0] is not None and new[0].shape[0] >= tile_size:
-        return {"context": paged, "new": (*new, None)}, 0
+        return {"new": new}, 0
     tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
-    sources = {"copied": (loadable(key), loadable(value), None)}
-    if _may_overflow(batch, tiles, tile_size):
-        sources["paged"] = paged
-    return sources, tiles
+    return {"copied": (loadable(key), loadable(value))}, tiles
 
 
-def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
+def may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
     """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
     longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
     return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles

@@ -6,13 +6,12 @@ one block of a tensor descriptor (TMA on NVIDIA from sm_90 on, plain loads elsew
 parallel_softmax.py, on a stream beside. New over adjustable_tile.py: O(keys) of copying make the O(query tokens x keys)
 loop free of block tables, and each key's address is computed once instead of once a Q Block.
 
-The attention is one kernel launched for each source of tiles that a batch may need; which sequence takes which is
-decided on the device, so a wrong hint costs time and never correctness:
+Which sequence is read from where is decided on the device, so a wrong hint costs time and never correctness:
     "copied"  those whose region fits into the scratch
-    "paged"   those beyond it, through their pages; launched where the shapes allow such a batch
 or, without a copy, where no context is expected (Prefill.new_kv) and the step's new K and V are given:
     "new"     those without context: batch.key and batch.value are all that they see
-    "context" the others, through their pages, on the stream beside
+The others are read through their pages, on the stream beside, by a launch of few programs (paged_queries.py); after a
+copy there is one where the shapes allow such a batch.
 Where the sums of all lanes of V would spill (common/choice/legal.py), each part of 256 lanes has launches of its own.
 """
 
@@ -35,7 +34,6 @@ from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
-    gather_form,
     held,
     kernel,
     launches,
@@ -46,11 +44,12 @@ from dsl_helion.binding import (
     smallest_block_m,
 )
 from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
-from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
-from dsl_helion.features import bundle, finished, narrow, row_operands
+from dsl_helion.dense_tiles import attend_block, masked_tile, may_overflow, tile_sources
+from dsl_helion.features import bundle, narrow, row_operands
 from dsl_helion.head_parts import init_sums, load_parts, store_partial_sums, store_sums
 from dsl_helion.masks import kv_tile_range, segment_range
-from dsl_helion.primitives import attend_tile, q_block_rows, store_lse
+from dsl_helion.paged_queries import attend_paged_queries
+from dsl_helion.primitives import q_block_rows, store_lse
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
@@ -106,10 +105,9 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def _unpaged_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     keys: torch.Tensor,  # [num_kv_heads * tiles * tile_size, head_size]; new: [num_tokens, num_kv_heads, head_size]
-    values: torch.Tensor,  # the same; paged, context: the two caches
+    values: torch.Tensor,  # the same of V
     key_scales: torch.Tensor | None,  # f32 [num_kv_heads * tiles * tile_size]
     value_scales: torch.Tensor | None,  # the same of V
-    block_table: torch.Tensor | None,  # i32 or i64 [num_seqs, max_blocks]; paged, context
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
     out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
@@ -121,13 +119,10 @@ def _unpaged_kernel(
     softmax_scale: float,
     f: dict,
     num_kv_heads: hl.constexpr,
-    block_size: hl.constexpr,
-    page_rows: int,
-    gather: hl.constexpr,
     min_block_m: hl.constexpr,
     short: hl.constexpr,
     sequences: hl.constexpr,
-    source: hl.constexpr,
+    new: hl.constexpr,
     parts: hl.constexpr,
     num_segments: int,
 ) -> None:
@@ -136,7 +131,7 @@ def _unpaged_kernel(
     hl.specialize(query.size(2))
     value_size = hl.specialize(out.size(2))
     hl.specialize((keys.size(-1), values.size(-1)))
-    heads = -1 if source == "copied" else -2  # rows of scratch are no constant: each of a plan's sizes would be traced
+    heads = -2 if new else -1  # rows of scratch are no constant: each of a plan's sizes would be traced
     hl.specialize((keys.size(heads), values.size(heads)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
@@ -161,11 +156,9 @@ def _unpaged_kernel(
         seq_len = seq_lens[seq]
         context_len = seq_len - query_len
         mine = (first < query_len) & (query_len > short)
-        if source == "new":
+        if new:
             mine = mine & (context_len <= 0)
             row = query_start - context_len
-        elif source == "context":
-            mine = mine & (context_len > 0)
         else:
             begin = hl.zeros([], dtype=torch.int32)  # of the sequence's region in the scratch, in tiles
             for before in hl.grid(0, seq, sequences):
@@ -173,7 +166,7 @@ def _unpaged_kernel(
                 _, _, earlier = region_tiles(query_start_loc, seq_lens, index, index < seq, f, tile_size, short)
                 begin = begin + earlier.sum(0).to(torch.int32)
             region_lo, _, count = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short)
-            mine = mine & ((begin + count > tiles) == (source == "paged"))
+            mine = mine & (begin + count <= tiles)
             row = (kv_head * tiles + begin - region_lo) * tile_size
         if mine:
             token, head, real = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
@@ -182,30 +175,20 @@ def _unpaged_kernel(
             last_pos = context_len + torch.minimum(first + int32(block_q), query_len) - 1
             r = row_operands(f, seq, kv_head, token, head, real, context_len)
             m, l, acc, acc_rest = init_sums(f, head, real, segment, q, value_size, parts)
-            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                seq, context_len + first, last_pos, seq_len, f, tile_size
-            )
+            _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq, context_len + first, last_pos, seq_len, f, tile_size)
             start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
-            if source == "paged" or source == "context":
-                for j_paged in hl.grid(start, stop):
-                    m, l, acc = attend_tile(
-                        j_paged, q[0], m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale,
-                        f, r, keys, values, block_table, block_size, page_rows, gather, tile_size, True,
-                    )  # fmt: skip
-                total = finished(narrow(acc, value_size), values, f, r)
-            else:
-                for j_full in hl.grid(full_start, full_stop):
-                    m, l, acc, acc_rest = attend_block(
-                        j_full, q, m, l, acc, acc_rest, query_pos, seq_len, softmax_scale, f, r, keys, values,
-                        key_scales, value_scales, row, kv_head, tile_size, parts, False, source == "new",
-                    )  # fmt: skip
-                for i_edge in hl.grid(0, full_start - start + stop - full_stop):
-                    j_edge = masked_tile(i_edge, full_start - start, start, full_stop)
-                    m, l, acc, acc_rest = attend_block(
-                        j_edge, q, m, l, acc, acc_rest, query_pos, seq_len, softmax_scale, f, r, keys, values,
-                        key_scales, value_scales, row, kv_head, tile_size, parts, True, source == "new",
-                    )  # fmt: skip
-                total = narrow(acc, value_size)
+            for j_full in hl.grid(full_start, full_stop):
+                m, l, acc, acc_rest = attend_block(
+                    j_full, q, m, l, acc, acc_rest, query_pos, seq_len, softmax_scale, f, r, keys, values,
+                    key_scales, value_scales, row, kv_head, tile_size, parts, False, new,
+                )  # fmt: skip
+            for i_edge in hl.grid(0, full_start - start + stop - full_stop):
+                j_edge = masked_tile(i_edge, full_start - start, start, full_stop)
+                m, l, acc, acc_rest = attend_block(
+                    j_edge, q, m, l, acc, acc_rest, query_pos, seq_len, softmax_scale, f, r, keys, values,
+                    key_scales, value_scales, row, kv_head, tile_size, parts, True, new,
+                )  # fmt: skip
+            total = narrow(acc, value_size)
             if partial_acc is None or used <= 1:
                 writes = real & (segment == 0)
                 store_sums(out, query_start + token, head, writes, total, acc_rest, l, kv_head, f, parts)
@@ -254,43 +237,41 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
         views = [of_lanes(batch, out, workspace, lanes, lanes.stop - lanes.start) for lanes in parts]
     launches = [(*view, *_sources(view[0], features, config, view[2])) for view in views]
     sources, tiles = launches[0][3:]
-    if "copied" in sources:
-        scales = copied_scales(features, workspace.scales)
-        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
     segments = config.num_segments
     if segments > 1 and not has_room(partials(workspace.parts)[0], batch, segments):
         segments = 1
-    side = side_stream(batch.device)
+    side, copied = side_stream(batch.device), "copied" in sources
+    left = not copied or may_overflow(batch, tiles, config.tile_size)  # queries to their pages, as far as shapes say
+    for part, to, scratch, *_ in launches if left else ():
+        with beside(side):
+            attend_paged_queries(part, features, to, config, scratch, lse, segments, tiles, not copied)
+    if copied:
+        scales = copied_scales(features, workspace.scales)
+        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
     for number, (part, to, scratch, *tiled) in reversed([*enumerate(launches)]):
         with beside(side if number else None):
             _attend(part, features, to, config, scratch, lse, segments, *tiled)
     if len(parts) > 1 or segments > 1:
-        join(side if len(parts) > 1 or "context" in sources else None)
+        join(side if len(parts) > 1 or left else None)
     if segments > 1:
         merge = (rows // shape.queries_per_kv, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, workspace.parts, lse, *merge)
 
 
-def _sources(batch, features, config, workspace) -> tuple[dict[str, tuple[torch.Tensor | None, ...]], int]:
-    how = config.tile_size, *gather_form(config.gather, batch, config.tile_size), config.new_kv
-    return tile_sources(batch, features, workspace.key, workspace.value, *how)
+def _sources(batch, features, config, workspace) -> tuple[dict[str, tuple[torch.Tensor, ...]], int]:
+    return tile_sources(batch, features, workspace.key, workspace.value, config.tile_size, config.new_kv)
 
 
 def _attend(batch, features, out, config, workspace, lse, segments, sources, tiles) -> None:
-    """One launch for each source."""
+    """One launch, of the one source that there is."""
     shape = batch.shape
-    gather, page_rows = gather_form(config.gather, batch, config.tile_size)
-    side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
+    scales = copied_scales(features, workspace.scales)
     sums = partials(workspace.parts if segments > 1 else None)
     sizes = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
-    for source, (keys, values, table) in sources.items():
-        parts = parts_of(shape) if table is None else 1
-        args = (
-            loadable(batch.query), keys, values, *scales, table, batch.query_start_loc, batch.seq_lens, out, lse,
-            *sums, tiles, batch.softmax_scale,
-            bundle(features, config, shape.head_size), shape.num_kv_heads, shape.block_size, page_rows, gather,
-            smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, parts, segments,
-        )  # fmt: skip
-        with beside(side if source == "context" else None):
-            orders = [loop_order(config, 3)]
-            run(_unpaged, config, args, block_sizes=sizes, loop_orders=orders, descriptors=table is None)
+    ((source, (keys, values)),) = sources.items()
+    args = (
+        loadable(batch.query), keys, values, *scales, batch.query_start_loc, batch.seq_lens, out, lse, *sums, tiles,
+        batch.softmax_scale, bundle(features, config, shape.head_size), shape.num_kv_heads, smallest_block_m(shape),
+        SHORT_QUERY, SEQUENCES, source == "new", parts_of(shape), segments,
+    )  # fmt: skip
+    run(_unpaged, config, args, block_sizes=sizes, loop_orders=[loop_order(config, 3)], descriptors=True)

@@ -145,15 +145,11 @@ def tile_sources(
     """
     parts = parts_of(batch.shape) if key.shape[1] == batch.shape.head_size else 1
     copied = _blocks((key, value), tile_size, key.shape[1], value.shape[1], parts, descriptors)
-    unread = *copied[:2], None, None
     new = _new_blocks(batch, features, tile_size, descriptors) if new_kv else None
     if new is not None:
-        return {"context": unread, "new": new}, 0
+        return {"new": new}, 0
     tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
-    sources = {"copied": copied}
-    if _may_overflow(batch, tiles, tile_size):
-        sources["paged"] = unread
-    return sources, tiles
+    return {"copied": copied}, tiles
 
 
 def _blocks(
@@ -195,7 +191,7 @@ def _is_boxed(new: torch.Tensor) -> bool:
     return together and new.data_ptr() % 16 == 0 and new.stride(0) * new.element_size() % 16 == 0
 
 
-def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
+def may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
     """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
     longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
     return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles

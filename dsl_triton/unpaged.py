@@ -6,13 +6,12 @@ one block of a tensor descriptor (TMA on NVIDIA from sm_90 on, plain loads elsew
 parallel_softmax.py, on a stream beside. New over adjustable_tile.py: O(keys) of copying make the O(query tokens x keys)
 loop free of block tables, and each key's address is computed once instead of once a Q Block.
 
-The attention is one kernel launched for each SOURCE of tiles that a batch may need; which sequence takes which is
-decided on the device, so a wrong hint costs time and never correctness:
+Which sequence is read from where is decided on the device, so a wrong hint costs time and never correctness:
     "copied"  those whose region fits into the scratch
-    "paged"   those beyond it, through their pages; launched where the shapes allow such a batch
 or, without a copy, where no context is expected (Prefill.new_kv) and the step's new K and V are given:
     "new"     those without context: batch.key and batch.value are all that they see
-    "context" the others, through their pages, on the stream beside
+The others are read through their pages, on the stream beside, by a launch of few programs (paged_queries.py); after a
+copy there is one where the shapes allow such a batch.
 Where the sums of all lanes of V would spill (common/choice/legal.py), each part of 256 lanes has launches of its own.
 """
 
@@ -43,12 +42,12 @@ from common.spec.workspaces import CopyScratch, has_room, of_lanes, partials
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, on_cdna, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copied_lanes, copy_pages, region_tiles
-from dsl_triton.dense_tiles import Block, attend_block, masked_tile, tile_sources
-from dsl_triton.features import bundle, finished, narrow, row_operands
+from dsl_triton.dense_tiles import Block, attend_block, masked_tile, may_overflow, tile_sources
+from dsl_triton.features import bundle, row_operands
 from dsl_triton.head_parts import FIRST, init_parts, load_parts, narrow_parts, store_sums
 from dsl_triton.masks import kv_tile_range, segment_range
+from dsl_triton.paged_queries import attend_paged_queries
 from dsl_triton.primitives import (
-    attend_tile,
     head_and_block,
     q_block_rows,
     search_sequence,
@@ -118,9 +117,6 @@ def _unpaged_kernel(
     value_rest,  # the same of V
     key_scales_ptr,  # f32 [num_kv_heads * tiles * TILE_SIZE] or None
     value_scales_ptr,  # the same of V
-    key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
-    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
-    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
@@ -132,9 +128,9 @@ def _unpaged_kernel(
     num_segments,
     softmax_scale,
     f,
-    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
+    query_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, SOURCE: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, NEW: tl.constexpr,
     HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
@@ -161,12 +157,10 @@ def _unpaged_kernel(
     seq_len = tl.load(seq_lens_ptr + seq)
     context_len = seq_len - query_len
     mine = (first < query_len) & (query_len > SHORT)
-    if SOURCE == "new":
+    if NEW:
         mine = mine & (context_len <= 0)
         row = query_start - context_len
         column = kv_head * HEAD_SIZE
-    elif SOURCE == "context":
-        mine = mine & (context_len > 0)
     else:
         begin = 0  # of the sequence's region in the scratch, in tiles
         for before in range(0, seq, SEQUENCES):
@@ -174,7 +168,7 @@ def _unpaged_kernel(
             _, _, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, index < seq, f, TILE_SIZE, SHORT)
             begin += tl.sum(count, 0)
         region_lo, _, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT)
-        mine = mine & ((begin + count > tiles) == (SOURCE == "paged"))
+        mine = mine & (begin + count <= tiles)
         row = (kv_head * tiles + begin - region_lo) * TILE_SIZE
         column = 0
     token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
@@ -186,35 +180,22 @@ def _unpaged_kernel(
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
         m, l, acc = init_parts(f, head, live, segment, q, VALUE_SIZE, PARTS)
-        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-            seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
-        )
+        _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq, context_len + first, last_pos, seq_len, f, TILE_SIZE)
         start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, segments)
-        if SOURCE == "paged" or SOURCE == "context":
-            table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
-            total = acc[0]
-            for j in range(start, stop):
-                m, l, total = attend_tile(
-                    j, q[0], m, l, total, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
-                )  # fmt: skip
-            acc = (finished(narrow(total, VALUE_SIZE), value_cache_ptr, f, r),)
-        else:
-            for j in range(full_start, full_stop):
-                m, l, acc = attend_block(
-                    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
-                    keys, values, key_rest, value_rest, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
-                    TILE_SIZE, VALUE_SIZE, MASKED=False, FOREIGN=False,
-                )  # fmt: skip
-            for i in range(0, full_start - start + stop - full_stop):
-                j = masked_tile(i, full_start - start, start, full_stop)
-                m, l, acc = attend_block(
-                    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
-                    keys, values, key_rest, value_rest, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
-                    TILE_SIZE, VALUE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
-                )  # fmt: skip
-            acc = narrow_parts(acc, VALUE_SIZE, PARTS)
+        for j in range(full_start, full_stop):
+            m, l, acc = attend_block(
+                j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
+                keys, values, key_rest, value_rest, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
+                TILE_SIZE, VALUE_SIZE, MASKED=False, FOREIGN=False,
+            )  # fmt: skip
+        for i in range(0, full_start - start + stop - full_stop):
+            j = masked_tile(i, full_start - start, start, full_stop)
+            m, l, acc = attend_block(
+                j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
+                keys, values, key_rest, value_rest, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
+                TILE_SIZE, VALUE_SIZE, MASKED=True, FOREIGN=NEW,
+            )  # fmt: skip
+        acc = narrow_parts(acc, VALUE_SIZE, PARTS)
         place = query_start + token
         if partial is None or used <= 1:
             if segment == 0:
@@ -263,18 +244,22 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
         views = [of_lanes(batch, out, workspace, lanes, padded(lanes.stop - lanes.start)) for lanes in parts]
     launches = [(*view, *_sources(view[0], features, config, view[2])) for view in views]
     sources, tiles = launches[0][3:]
-    if "copied" in sources:
-        scales = copied_scales(features, workspace.scales)
-        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
     segments = config.num_segments
     if segments > 1 and not has_room(partials(workspace.parts)[0], batch, segments):
         segments = 1
-    side = side_stream(batch.device)
+    side, copied = side_stream(batch.device), "copied" in sources
+    left = not copied or may_overflow(batch, tiles, tile_size)  # queries to their pages, as far as shapes say
+    for part, to, scratch, *_ in launches if left else ():
+        with beside(side):
+            attend_paged_queries(part, features, to, config, scratch, lse, segments, tiles, not copied)
+    if copied:
+        scales = copied_scales(features, workspace.scales)
+        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
     for number, (part, to, scratch, *tiled) in reversed([*enumerate(launches)]):
         with beside(side if number else None):
             _attend(part, features, to, config, scratch, lse, segments, *tiled)
     if len(parts) > 1 or segments > 1:
-        join(side if len(parts) > 1 or "context" in sources else None)
+        join(side if len(parts) > 1 or left else None)
     if segments > 1:
         merge = (rows // shape.queries_per_kv, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, workspace.parts, lse, *merge)
@@ -286,25 +271,22 @@ def _sources(batch, features, config, workspace) -> tuple[dict[str, tuple[Block,
 
 
 def _attend(batch, features, out, config, workspace, lse, segments, sources, tiles) -> None:
-    """One launch for each source."""
+    """One launch, of the one source that there is."""
     shape, tile_size = batch.shape, config.tile_size
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = batch.num_q_blocks(block_m)
-    side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
+    scales = copied_scales(features, workspace.scales)
     parts = partials(workspace.parts if segments > 1 else None)
-    overlap = config.overlap and "copied" in sources  # without a copy Q, read before the wait, may not be written yet
-    for source, blocks in sources.items():
-        with beside(side if source == "context" else None):
-            _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
-                batch.query, *blocks, *scales,
-                batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-                out, lse, parts if segments > 1 else None, batch.num_seqs, tiles, segments, batch.softmax_scale,
-                bundle(features, config),
-                batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-                out.stride(), strides(lse), *map(strides, parts[:2]),
-                NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-                VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
-                SHORT=SHORT_QUERY, SOURCE=source, HEADS_FASTEST=config.heads_fastest,
-                OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
-                **({"launch_pdl": True} if overlap else {}),
-            )  # fmt: skip
+    ((source, blocks),) = sources.items()
+    overlap = config.overlap and source == "copied"  # without a copy Q, read before the wait, may not be written yet
+    _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
+        batch.query, *blocks, *scales, batch.query_start_loc, batch.seq_lens,
+        out, lse, parts if segments > 1 else None, batch.num_seqs, tiles, segments, batch.softmax_scale,
+        bundle(features, config),
+        batch.query.stride(), out.stride(), strides(lse), *map(strides, parts[:2]),
+        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+        VALUE_SIZE=shape.value_lanes, BLOCK_M=block_m, TILE_SIZE=tile_size,
+        SHORT=SHORT_QUERY, NEW=source == "new", HEADS_FASTEST=config.heads_fastest,
+        OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
+        **({"launch_pdl": True} if overlap else {}),
+    )  # fmt: skip

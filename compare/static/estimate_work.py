@@ -15,6 +15,7 @@ import numpy as np
 
 from common.serving.grid import power_of_two
 from common.spec import AttentionShape
+from common.spec.kernel import parts_of
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec.step_plan import BLOCKS, SIZE
 from compare.workloads import Workload
@@ -94,10 +95,11 @@ def _sizes(workload: Workload, served: Served) -> tuple[int, int, int]:
 
 def _copied_bytes(workload: Workload, triton: bool) -> int:
     """Bytes of one key and its value in the scratch of `unpaged`: elements of the query's dtype, and scales. Triton
-    pads rows to powers of two for its descriptors; Helion does not."""
+    pads rows of heads of one part to powers of two for its descriptors; Helion does not."""
     shape = workload.shape
     sizes = shape.head_size, shape.value_lanes
-    lanes = sum(max(LEAST_LANES, power_of_two(size)) for size in sizes) if triton else sum(sizes)
+    padded = triton and parts_of(shape) == 1
+    lanes = sum(max(LEAST_LANES, power_of_two(size)) for size in sizes) if padded else sum(sizes)
     return lanes * shape.dtype.itemsize + scale_bytes(workload)
 
 
@@ -270,6 +272,7 @@ _RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
     "_copy_kernel": lambda w, c, _: _copy(w, c, _copied_bytes(w, triton=True)),
     "_helion__copy_kernel": lambda w, c, _: _copy(w, c, _copied_bytes(w, triton=False)),
     "_unpaged_kernel": lambda w, c, place: _unpaged(w, c, place, _copied_bytes(w, triton=True)),
+    "_paged_queries_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], _nobody)),
     "_helion__unpaged_kernel": lambda w, c, place: _unpaged(w, c, place, _copied_bytes(w, triton=False)),
 }
 _RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged")

@@ -210,7 +210,7 @@ def test_blocks_of_descriptors_are_the_same_keys(dsl, described: list[str]) -> N
     for new_kv in (False, True):
         judge(dsl, batch, Features(sliding_window=19), new_kv=new_kv)
     attention = [text.count("desc.load(") for text in described if "_unpaged_kernel" in text]
-    assert attention == [4, 0, 0, 4]  # copied and new: K and V, without and with a mask; paged and context: none
+    assert attention == [4, 4]  # copied and new: K and V, without and with a mask
 
 
 @pytest.fixture
