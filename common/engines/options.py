@@ -91,7 +91,8 @@ class Options:
     many sequences. writer: DIPTYCH_WRITER, who writes K and V into pages, `diptych` or `engine`. portable:
     DIPTYCH_PORTABLE=1 refuses native kernels and makes PORTABLE the default. measure: DIPTYCH_MEASURE, how many
     candidates to time for typical batches before the first request (Plan.measure); 0: none. pack: DIPTYCH_PACK, a file
-    of compiled code (common/serving/pack.py).
+    of compiled code (common/serving/pack.py). children: DIPTYCH_CHILDREN, how many processes compile while the engine
+    loads its weights (common/serving/ahead.py).
     """
 
     kernel: str = DEFAULT
@@ -101,6 +102,7 @@ class Options:
     portable: bool = False
     measure: int = 0
     pack: str = ""
+    children: int = 0
 
     def __post_init__(self) -> None:
         if self.warm not in WARM and not self.warm.isdecimal():
@@ -117,9 +119,11 @@ class Options:
         typical = given.get("DIPTYCH_TYPICAL_SEQ_LEN")
         if typical is not None and (not typical.isdecimal() or int(typical) == 0):
             raise SpecError("DIPTYCH_TYPICAL_SEQ_LEN", repr(typical), "a number of tokens")
-        measure = given.get("DIPTYCH_MEASURE", "0")
+        measure, children = given.get("DIPTYCH_MEASURE", "0"), given.get("DIPTYCH_CHILDREN", "0")
         if not measure.isdecimal():
             raise SpecError("DIPTYCH_MEASURE", repr(measure), "a number of candidates")
+        if not children.isdecimal():
+            raise SpecError("DIPTYCH_CHILDREN", repr(children), "a number of processes")
         portable = given.get("DIPTYCH_PORTABLE", "0") not in ("", "0")
         return cls(
             given.get("DIPTYCH_KERNEL", PORTABLE if portable else DEFAULT),
@@ -129,4 +133,5 @@ class Options:
             portable,
             int(measure),
             given.get("DIPTYCH_PACK", ""),
+            int(children),
         )

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from common.engines.options import Kernel, Options, kernel_of
+from common.gpus import gpu_of
 from common.serving import pack
+from common.serving.ahead import Children, Work
 from common.serving.arguments import HINTS
 from common.serving.plan import Plan
 from common.serving.points import Point, points, prompts, typical
@@ -92,6 +94,7 @@ class Server:
     seconds: float = 0.0  # of all warm-ups
     warmed: int = 0  # launches of all warm-ups
     table_widths: dict[int, int] = field(default_factory=dict)  # page size -> columns of block tables
+    _children: Children | None = None
     _workspace: torch.Tensor | None = None
     _admitted: set[Kind] = field(default_factory=set)  # without strides
     _plans: dict[Kind, Plan] = field(default_factory=dict)
@@ -123,7 +126,20 @@ class Server:
         )
         self.bytes_needed = max(self.bytes_needed, size)
         self._admitted.add(kind)
+        self._compile_ahead(shape, features)
         self.planning += time.monotonic() - began
+
+    def _compile_ahead(self, shape: AttentionShape, features: Features) -> None:
+        """Let children compile the first kind of layers of an engine, where nothing but its sizes decides the code."""
+        gpu, kernel = gpu_of(self.device), self.kernel
+        plain = shape.cache_dtype == shape.dtype and not any(getattr(features, name) is not None for name in OPERANDS)
+        wanted = self.options.children and self._children is None and kernel.id.startswith("triton/")
+        if wanted and plain and gpu is not None and gpu.vendor == "nvidia":
+            limits = self.limits.max_tokens, self.limits.max_seqs, self.limits.max_seq_len
+            stated, columns = list(self._stated(new_kv=True)), self.table_width(shape.block_size)
+            planner = kernel.module.__name__
+            work = Work(planner, kernel.name, shape, features, limits, columns, stated, gpu)
+            self._children = Children(work, self.options.children)
 
     def captured_seq_len(self, num_seqs: int, held: int | None) -> int:
         """The keys that a graph of so many sequences is chosen for: the typical length, or the mean length when a cache
@@ -220,6 +236,8 @@ class Server:
         Plan.warmup.
         """
         began = time.monotonic()
+        if self._children is not None and not self._children.end():
+            log.info("children did not compile all; the warm-up compiles what is left")
         self._measure(plan, tensors)
         for stated, given in self._stated(new_kv):
             if (id(plan), len(stated), given) not in self._warm:

@@ -191,6 +191,11 @@ def figure(rows: Rows, path: Path) -> Path | None:
     return style.save(drawn, path)
 
 
+def _section(title: str, text: str, table: list[str]) -> list[str]:
+    """The lines of a section; none where the table has no row."""
+    return ["## " + title, "", text, "", *table, ""] if len(table) > 2 else []
+
+
 def render(rows: Rows, drawn: Path | None) -> str:
     """The page as markdown."""
     kept = newest(rows)
@@ -206,16 +211,23 @@ def render(rows: Rows, drawn: Path | None) -> str:
         f"of 16, K and V in {KV[about.get('kv_dtype', 'auto')]}. The model counts (`compare.studies.engine.model`), so "
         "every token is checked; an engine with a wrong one has no time. Written by `python -m compare study engine`; "
         "`--render` writes it from the rows again.", "",
-        "## 500 tokens in, N out, one request (the paper's Figure 9)", "",
-        "Speed as a share of FlashAttention 3's with full graphs: more than 1 is faster. In brackets: as a share of "
-        "its speed with graphs of the same kind.", "", *latency_table(kept),
-        *image, "", "## A trace of requests", "",
-        "All requests come at once; at most 256 run beside each other. Figures are of the last pass.", "",
-        *serving_table(kept),
-        "", "## Agreement", "", *agreement(kept), "", "## What a start takes", "",
-        "From the import of vLLM to 16 tokens of a first request. Kernels: all that Triton gave the process; compiled: "
-        "those that were not on the disk.", "", *start_table(kept),
-        *(["", "## Engines that did not end", "", *lost] if lost else []), "",
+        *_section(
+            "500 tokens in, N out, one request (the paper's Figure 9)",
+            "Speed as a share of FlashAttention 3's with full graphs: more than 1 is faster. In brackets: as a share "
+            "of its speed with graphs of the same kind.", [*latency_table(kept), *image] if latencies(kept) else [],
+        ),
+        *_section(
+            "A trace of requests",
+            "All requests come at once; at most 256 run beside each other. Figures are of the last pass.",
+            serving_table(kept),
+        ),
+        *_section("Agreement", "Of log-probabilities, and of calls with the warm-up.", agreement(kept)),
+        *_section(
+            "What a start takes",
+            "From the import of vLLM to 16 tokens of a first request. Kernels: all that Triton gave the process; "
+            "compiled: those that were not on the disk.", start_table(kept),
+        ),
+        *(["## Engines that did not end", "", *lost, ""] if lost else []),
     ])  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+import common.engines.server
 import common.serving.reach
 from common import gpus
 from common.engines.options import Options
@@ -71,3 +72,27 @@ def test_a_fork_of_the_process_that_made_the_server_is_refused_where_there_is_a_
     server.device = torch.device("cuda")
     with pytest.raises(SpecError, match="spawned"):
         server.plan(SHAPE, Features(True, 64))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "sinks", "count"),
+    [
+        ("triton/auto", None, None, 1),
+        ("triton/auto", torch.float8_e4m3fn, None, 0),
+        ("triton/auto", None, [0.0] * 32, 0),
+        ("helion/auto", None, None, 0),
+    ],
+)
+def test_children_compile_the_first_kind_of_plain_layers(monkeypatch, kernel, dtype, sinks, count):
+    """What a scale or a sink adds is not sent to children; the warm-up compiles it."""
+    given, h200 = [], gpus.resolve("h200")
+    monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: h200)
+    monkeypatch.setattr(common.engines.server, "gpu_of", lambda device: h200)
+    monkeypatch.setattr(common.engines.server, "Children", lambda work, count: given.append((work, count)) or given)
+    server = Server(Options(kernel, children=3), LIMITS, torch.device("cpu"))
+    shape = AttentionShape(32, 8, 128, 16, torch.bfloat16, None, dtype)
+    for window in (None, 256):
+        server.admit(shape, Features(True, window, sinks=None if sinks is None else torch.tensor(sinks)))
+    assert len(given) == count
+    for work, children in given:
+        assert children == 3 and work.columns == 192 and work.gpu == h200 and len(work.stated) == 2

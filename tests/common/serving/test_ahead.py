@@ -4,8 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import children
+from common import gpus
+from common.serving.ahead import Children, Work
+from common.serving.points import points, prompts
+from common.spec import AttentionShape, Features
 from dsls import HELION_SLOWLY
 
 HERE = Path(__file__).resolve().parent
@@ -30,3 +35,22 @@ def test_a_kernel_that_does_not_compile_raises_from_the_warm_up_what_the_compile
     said = warmed(tmp_path, "triton", "_segments")
     assert said["raised"] == "no such instruction" and said["launched"] == []
     assert "_q_block_kernel" in said["threads"]  # the others are compiled
+
+
+def test_what_children_compiled_for_an_absent_gpu_is_what_a_warm_up_finds(tmp_path, monkeypatch):
+    """Two processes, a share each; then Triton's own cache has all that ahead_child.py asks for."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    stated = [(list(points([1, 2], [16, 64])), False), (list(prompts([1, 2], [16, 64], [16, 32])), True)]
+    shape, gpu = AttentionShape(8, 2, 64, 16, torch.bfloat16), gpus.resolve("h200")
+    work = Work("dsl_triton.auto", None, shape, Features(), (32, 2, 64), 4, stated, gpu)
+    assert Children(work, 2).end() and len(list(tmp_path.rglob("*.cubin"))) >= 3
+    said = warmed(tmp_path, "triton")
+    assert said["made"] == [] and len(said["threads"]) >= 3
+
+
+def test_children_that_die_or_take_too_long_are_told_and_ended(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    work = Work("dsl_triton.nothing", None, None, Features(), (1, 1, 1), 1, [], gpus.resolve("h200"))
+    assert not Children(work, 1).end()
+    slow = Children(work, 1)
+    assert not slow.end(0.01) and slow.end()  # nobody is left
