@@ -103,9 +103,8 @@ class Bisection:
 
     def first(self, bad: str, good: str | None) -> str | None:
         """The first bad commit; None where only skipped ones are left. Raises CannotBisect."""
-        bad, *known = (
-            self.git("rev-parse", "--verify", f"{one}^{{commit}}", at=self.repository) for one in (bad, good) if one
-        )
+        bad = self._commit("--bad", bad)
+        known = [] if good is None else [self._commit("--good", good)]
         if not self.tree.exists():
             self.git("worktree", "prune", at=self.repository)
             self.git("worktree", "add", "-q", "--detach", str(self.tree), bad, at=self.repository)
@@ -121,6 +120,12 @@ class Bisection:
             log = self.git("bisect", "log")
         self.git("worktree", "remove", "--force", str(self.tree), at=self.repository)
         return found[1]
+
+    def _commit(self, option: str, name: str) -> str:
+        found = self.git("rev-parse", "-q", "--verify", f"{name}^{{commit}}", at=self.repository, may_fail=True)
+        if not found:
+            raise CannotBisect(f"{option}: found {name!r}, allowed a commit of {self.repository}")
+        return found
 
     def _limit(self, bad: str, known: list[str]) -> tuple[float, str]:
         """Halfway between the values of the bad commit and of a good one, and that one."""

@@ -102,7 +102,8 @@ def test_it_goes_on_where_it_stopped(made):
     [
         ((1.0, 1.0, 0.99), 0, "as good as its ancestors"),
         ((1.0, "broken"), 0, "where the row does not run"),
-        ((1.0, 0.5), "nothing", "git rev-parse: found"),
+        ((1.0, 0.5), "nothing", "--good: found 'nothing', allowed a commit of"),
+        ((1.0, 0.5), "", "--good: found ''"),
     ],
 )
 def test_what_cannot_be_bisected_is_refused(made, speeds, good, said):
@@ -110,6 +111,14 @@ def test_what_cannot_be_bisected_is_refused(made, speeds, good, said):
     one = make(*speeds)
     with pytest.raises(CannotBisect, match=said):
         one.first("HEAD", commits[good] if good == 0 else good)
+
+
+@pytest.mark.parametrize("bad", ["nothing", ""])
+def test_a_bad_commit_that_is_none_is_named(made, bad):
+    """An empty one was taken for none, and the good commit for it."""
+    make, commits, _ = made
+    with pytest.raises(CannotBisect, match=f"--bad: found '{bad}', allowed a commit of"):
+        make(1.0, 0.5).first(bad, commits[0])
 
 
 def test_a_row_is_as_good_as_its_speed_or_right(tmp_path, monkeypatch):
@@ -135,4 +144,4 @@ def test_an_unknown_commit_is_a_usage_error(tmp_path, capsys):
         pytest.skip("no clone")
     words = ["bisect", "--row", "q1s512", "--what", "right", "--bad", "nothing", "--out", str(tmp_path)]
     assert diptych(words) == USAGE
-    assert "found --verify nothing" in capsys.readouterr().err
+    assert "--bad: found 'nothing', allowed a commit of" in capsys.readouterr().err
