@@ -35,6 +35,24 @@ def deals_lanes(dtype, rows):
     return dtype.primitive_bitwidth == 8 and rows < 64
 
 
+def is_ptx(_semantic=None):
+    """Whether the code that is made is NVIDIA's: a constant, False in the interpreter, which has no assembly."""
+    options = getattr(getattr(_semantic, "builder", None), "options", None)
+    return tl.constexpr(getattr(options, "backend_name", "") == "cuda")
+
+
+is_ptx.__triton_builtin__ = True  # so that Triton gives it what it makes code with
+
+
+@triton.constexpr_function
+def widens_pairs(dtype, wanted, rows, ptx):
+    """Whether products of so many rows take stored V of this dtype by features.widen_pairs.
+
+    From 64 rows on sm_90 V lies in shared memory in 16 bits, and no bytes of neighbouring keys are paired.
+    """
+    return ptx and dtype.name == "fp8e4nv" and wanted == tl.float16 and rows < 64
+
+
 @triton.constexpr_function
 def product_lanes(value_size, head_lanes, rows, dtype):
     """Lanes of V and of the accumulator in products of so many rows beside a query of `dtype`.

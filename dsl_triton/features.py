@@ -198,6 +198,19 @@ def deal_lanes(v):
 
 
 @triton.jit
+def widen_pairs(v):
+    """V of e4m3fn as fp16, four neighbouring keys at once, by NVIDIA's instruction.
+
+    A product wants two keys of a lane in a register. Triton's cast pairs their bytes by four instructions; four bytes
+    that assembly asks for at once are put together by three: 750 instructions a tile of 32 keys for 911.
+    """
+    return tl.inline_asm_elementwise(
+        "{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.rn.f16x2.e4m3x2 $0, a; cvt.rn.f16x2.e4m3x2 $1, b; }",
+        "=r,=r,r", [v], dtype=tl.float16, is_pure=True, pack=4,
+    )  # fmt: skip
+
+
+@triton.jit
 def widen(v, LANES: tl.constexpr):
     """V as an operand [TILE_SIZE, LANES]: LANES // VALUE_PADDED - 1 columns of zeros behind each column of V."""
     TILE_SIZE: tl.constexpr = v.shape[0]

@@ -12,8 +12,8 @@ Q and K, VALUE_PADDED of V and of the output.
 import triton
 import triton.language as tl
 
-from dsl_triton.binding import deals_lanes, largest, padded, product_lanes, value_dtype
-from dsl_triton.features import HEADROOM, deal_lanes, widen
+from dsl_triton.binding import deals_lanes, is_ptx, largest, padded, product_lanes, value_dtype, widens_pairs
+from dsl_triton.features import HEADROOM, deal_lanes, widen, widen_pairs
 from dsl_triton.masks import nearest_page, not_before, visible
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -202,7 +202,11 @@ def dequantise_values(v, DTYPE: tl.constexpr, ROWS: tl.constexpr):
     """Convert stored V [TILE_SIZE, VALUE_PADDED] to an operand of a product of ROWS rows."""
     if deals_lanes(v.dtype, ROWS):
         v = deal_lanes(v)
-    return dequantise(v, DTYPE)
+    PTX: tl.constexpr = is_ptx()
+    if widens_pairs(v.dtype, DTYPE, ROWS, PTX):
+        return widen_pairs(v)
+    else:
+        return dequantise(v, DTYPE)
 
 
 @triton.jit

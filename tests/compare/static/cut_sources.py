@@ -29,6 +29,7 @@ INSTEAD = {
     "fp8_kv": {
         "x.to(DTYPE)": ast.Name("x", ast.Load()),
         "deals_lanes(v.dtype, ROWS)": False,
+        "widens_pairs(v.dtype, DTYPE, ROWS, PTX)": False,
         "deals_lanes(value_cache_ptr.dtype.element_ty, acc.shape[0])": False,
         "r.row_scale.dtype.is_floating()": False,
         "q.dtype == tl.bfloat16 and cache_ptr.dtype.element_ty.primitive_bitwidth == 8": False,
