@@ -17,11 +17,17 @@ from dsl_helion.primitives import find_slots, load_kv_tile, load_token_scales
 SEQUENCES = 256  # that the prefix sum takes at a time; kernels take it as an argument: a global is no constant size
 
 
-def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short):
-    """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query."""
+def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short, limits=(None, None)):
+    """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query.
+
+    limits: query rows, and keys of a sequence; one that exceeds them is not copied. None: none does so.
+    """
     query_start = hl.load(query_start_loc, [seq], extra_mask=live)
-    query_len = hl.load(query_start_loc, [seq + 1], extra_mask=live) - query_start
+    query_end = hl.load(query_start_loc, [seq + 1], extra_mask=live)
+    query_len = query_end - query_start
     seq_len = hl.load(seq_lens, [seq], extra_mask=live)
+    if limits[0] is not None:
+        query_len = torch.where((query_end > limits[0]) | (seq_len > limits[1]), 0, query_len)
     context_len = seq_len - query_len
     first_key, _, lo, _, _, hi = kv_tile_range(seq, context_len, seq_len - 1, seq_len, f, tile_size, live)
     return lo, first_key, torch.where(query_len > short, hi - lo, 0)
@@ -45,6 +51,8 @@ def _copy_kernel(
     value: torch.Tensor,  # the same, value_size in place of head_size
     key_scales: torch.Tensor | None,  # f32 [num_kv_heads * tiles * tile_size]
     value_scales: torch.Tensor | None,  # the same of V
+    num_tokens: int | None,  # of a batch, and keys of a sequence, at most: what exceeds them is not copied
+    max_keys: int | None,
     f: dict,
     num_kv_heads: hl.constexpr,
     block_size: hl.constexpr,
@@ -65,7 +73,9 @@ def _copy_kernel(
         total = hl.zeros([], dtype=torch.int32)
         for first in hl.grid(0, num_seqs, sequences):
             index = first + hl.arange(sequences)
-            _, _, count = region_tiles(query_start_loc, seq_lens, index, index < num_seqs, f, tile_size, short)
+            _, _, count = region_tiles(
+                query_start_loc, seq_lens, index, index < num_seqs, f, tile_size, short, (num_tokens, max_keys)
+            )
             total = total + count.sum(0).to(torch.int32)
         held = torch.minimum(total, hl.full([], tiles, dtype=torch.int32))
         for item in hl.grid(program, held * num_kv_heads, programs):
@@ -77,13 +87,17 @@ def _copy_kernel(
             for chunk in hl.grid(0, num_seqs, sequences):
                 index = chunk + hl.arange(sequences)
                 live = index < num_seqs
-                _, _, count = region_tiles(query_start_loc, seq_lens, index, live, f, tile_size, short)
+                _, _, count = region_tiles(
+                    query_start_loc, seq_lens, index, live, f, tile_size, short, (num_tokens, max_keys)
+                )
                 end = end_before + torch.cumsum(count, 0).to(torch.int32)
                 before = live & (end <= at)
                 seq = seq + before.to(torch.int32).sum(0).to(torch.int32)
                 begin = torch.maximum(begin, torch.where(before, end, 0).amax(0))
                 end_before = end_before + count.sum(0).to(torch.int32)
-            lo, first_key, _ = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short)
+            lo, first_key, _ = region_tiles(
+                query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short, (num_tokens, max_keys)
+            )
             j = lo + at - begin
             key_pos = j * tile_size + hl.arange(tile_size)
             end_key = seq_lens[seq]
@@ -104,18 +118,19 @@ def _copy_kernel(
 _copy = kernel(_copy_kernel)
 
 
-def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
+def copy_pages(batch, features, key, value, scales, tiles, config, limits=(None, None)) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, head_size].
 
     Before the first key that a window shows to any row, and behind a sequence's last, its tiles are zeros.
-    scales: as copied_scales gives them.
+    scales: as copied_scales gives them. limits: query rows of the batch, and keys of a sequence, where either may be
+    exceeded.
     """
     shape, tile_size = batch.shape, config.tile_size
     gather, page_rows = gather_form(config.gather, batch, tile_size)
     args = (
         cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
         batch.block_table, batch.query_start_loc, batch.seq_lens, key, value, *scales,
-        bundle(features, config),
+        *limits, bundle(features, config),
         shape.num_kv_heads, shape.block_size, page_rows, gather, SHORT_QUERY, SEQUENCES,
         min(tiles * shape.num_kv_heads, config.copy_programs),
     )  # fmt: skip

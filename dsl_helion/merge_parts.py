@@ -1,6 +1,6 @@
 """Merge the sums that the segments of a Q Block left: the last launch of a static grid, itself of fixed size.
 
-A program takes items of the plan by stride. Those that are segments share the rows of their Q Block; others are done.
+A program takes rows of Q Blocks by stride; the plan says of each Q Block which its first item is, where it has several.
 """
 
 from dataclasses import dataclass
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import helion.language as hl
 import torch
 
-from common.spec.step_plan import HOLE, Cut, PlannedScratch
+from common.spec.step_plan import FIRST_ITEM, MERGES, Cut, PlannedScratch
 from dsl_helion.arithmetic import cdiv, div, int32, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.primitives import normalise, store_lse, store_rows, wide_index
 from dsl_helion.step_plan import item_at
 
-PARTS, ROWS, HELPERS = 16, 2, 4  # at a time, programs of one item
+FEW, MANY = (32, 1, 4), (16, 2, 8)  # parts and rows at a time, programs of a Q Block: of short queries alone, of all
+WAVES = 4  # programs for each one that takes items, at most
 
 
 @dataclass(frozen=True)
@@ -46,20 +47,19 @@ def _merge_parts_kernel(
     value_size = hl.specialize(out.size(2))
     hl.specialize((partial_acc.size(1), partial_acc.size(2), plan.size(1), counters.size(0)))
     for program, helper in hl.grid([programs, helpers]):
-        total = counters[2] * num_kv_heads
+        total = counters[MERGES] * num_kv_heads
         for turn in hl.grid(0, div(total - program + programs - 1, programs)):
-            place = int32(program) + turn * programs
+            place = int32(program) + turn * programs  # of a Q Block under a KV head
             kv_head = mod(place, num_kv_heads)
-            seq, item = item_at(plan, div(place, num_kv_heads))
-            query_row, left, _, _, _, _, part, several, first_row, short, _ = item
-            if (seq != HOLE) & (part >= 0):
+            first_item = hl.load(plan, [div(place, num_kv_heads), FIRST_ITEM])
+            if first_item >= 0:
+                _, item = item_at(plan, first_item)
+                query_row, left, _, _, _, _, _, several, first_row, short, _, _ = item
                 block_q = torch.where(short != 0, int32(short_q), int32(long_q))
                 real_rows = torch.minimum(left, block_q) * queries_per_kv
-                mine = part * helpers + helper
-                step = several * helpers
-                groups = cdiv(real_rows, rows)  # of rows; dealt to the programs of the item
-                for number in hl.grid(0, div(groups - mine + step - 1, step)):
-                    row = (mine + number * step) * rows + hl.arange(rows)
+                groups = cdiv(real_rows, rows)  # of rows; dealt to the programs of the Q Block
+                for number in hl.grid(0, div(groups - helper + helpers - 1, helpers)):
+                    row = (helper + number * helpers) * rows + hl.arange(rows)
                     live = row < real_rows
                     top = hl.full([rows], float("-inf"), dtype=torch.float32)
                     sums = hl.zeros([rows], dtype=torch.float32)
@@ -88,10 +88,13 @@ def _merge_parts_kernel(
 _merge_parts = kernel(_merge_parts_kernel)
 
 
-def merge_parts(batch, features, out, workspace: PlannedScratch, programs: int, cut: Cut, lse) -> None:
-    """Write out (and lse) of every Q Block that is several items, which `programs` took. cut: of the plan."""
+def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse) -> None:
+    """Write out (and lse) of every Q Block that is several items. cut: of the plan."""
+    parts, rows, helpers = FEW if cut.is_short else MANY
+    blocks = cut.most_blocks(batch.num_tokens, batch.num_seqs) * batch.shape.num_kv_heads
     args = (
         workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, out, lse, bundle(features),
-        batch.shape.num_kv_heads, batch.shape.queries_per_kv, cut.short[0], cut.long[0], programs, PARTS, ROWS, HELPERS,
+        batch.shape.num_kv_heads, batch.shape.queries_per_kv, cut.short[0], cut.long[0],
+        max(min(blocks, WAVES * cut.programs // helpers), 1), parts, rows, helpers,
     )  # fmt: skip
     run(_merge_parts, _Merge(), args, loop_orders=[[1, 0]])

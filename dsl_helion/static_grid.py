@@ -1,12 +1,15 @@
 """A static grid (paper 4.7): a fixed number of programs, which take the items of the step's plan in turn.
 
-Grid: Config's programs, whatever the batch. New over parallel_softmax.py: no axis follows the batch, so one captured
+Grids: Config's programs, whatever the batch. New over parallel_softmax.py: no axis follows the batch, so one captured
 graph serves every batch up to its capacity, and a large capacity costs a small batch nothing. The plan (step_plan.py)
 is made once for all layers of a step: Q Blocks of few rows for short queries, of many rows for long ones, cut into
-segments where programs would wait for the longest. A program claims an item, reads its keys through pages as
-adjustable_tile.py does, and claims the next. Segments leave their sums for `merge_parts`, on the same grid.
-
-Either class has lines and names of its own: Helion gives a name one type in a kernel.
+segments where programs would wait for the longest. Either class has a launch, and so registers, of its own, whose
+programs claim items:
+    "short"   queries of up to SHORT_QUERY tokens, through pages, as parallel_softmax.py reads them
+    "copied"  longer ones, out of a copy of their keys, as unpaged.py reads them
+    "paged"   longer ones whose copy has no room, or in captures of few tokens, as adjustable_tile.py reads them
+A capture whose hints have no long query has the first alone, which then takes all queries. Segments leave their sums
+for `merge_parts`.
 """
 
 from collections.abc import Iterator
@@ -17,12 +20,25 @@ from types import SimpleNamespace
 import helion.language as hl
 import torch
 
-from common.choice.legal import fitted_part
+from common.choice.legal import fitted_part, value_parts
+from common.gpus import warp_size
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision
-from common.spec.metadata import SHORT_QUERY, BatchStats
-from common.spec.step_plan import HOLE, Cut, PlannedScratch, ensure_capacity, ensure_served, scratch_rows
+from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, parts_of, side_stream
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, power_of_two
+from common.spec.step_plan import (
+    HOLE,
+    ITEMS,
+    LISTS,
+    NOWHERE,
+    SHORT_ITEMS,
+    Cut,
+    PlannedScratch,
+    ensure_capacity,
+    ensure_served,
+    scratch_rows,
+)
+from common.spec.workspaces import CopyScratch
 from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import (
     Gather,
@@ -31,11 +47,15 @@ from dsl_helion.binding import (
     held,
     kernel,
     launches,
+    loadable,
     operands,
     run,
     smallest_block_m,
 )
+from dsl_helion.copy_pages import copy_pages
+from dsl_helion.dense_tiles import attend_block, masked_tile, may_overflow, tile_sources
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
+from dsl_helion.head_parts import init_sums, load_parts
 from dsl_helion.masks import clip_range, join_loops, kv_tile_range
 from dsl_helion.merge_parts import merge_parts
 from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
@@ -43,29 +63,52 @@ from dsl_helion.step_plan import item_at, make_plan
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
+LEAST_COPIED = 1025  # query tokens of a capture whose keys are copied
 
 
 @dataclass(frozen=True)
 class Part:
-    """The Q Blocks and tiles of one class of queries.
+    """The Q Blocks and tiles of one class of queries that is read through pages.
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
+    programs: at most so many; 0: those of the Config.
     """
 
     block_m: int
     tile_size: int
+    programs: int = 0
+
+
+@dataclass(frozen=True)
+class Copied(Cdna):
+    """Long queries whose keys are copied first. copy_programs: of the copy, over all its tiles.
+
+    least_tokens: captures of fewer query tokens copy nothing, for few Q Blocks would read each key; 0: none copies.
+    gather: how the copy reads the pages, as of unpaged.Prefill.
+    """
+
+    block_m: int = 32
+    tile_size: int = 32
+    programs: int = 4
+    num_warps: int = 4
+    num_stages: int = 2
+    copy_programs: int = 4
+    least_tokens: int = 0
+    gather: Gather = "page"
 
 
 @dataclass(frozen=True)
 class Config(Cdna):
-    """decode: queries of up to SHORT_QUERY tokens; prefill: the others. One launch takes the items of both.
+    """decode: queries of up to SHORT_QUERY tokens; prefill: the others, through pages; copied: the others, where there
+    is a copy.
 
-    programs: as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
+    programs: of a launch that reads pages, as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
     """
 
     decode: Part = Part(16, 32)
     prefill: Part = Part(32, 32)
+    copied: Copied = Copied()
     programs: int = 4
     gather: Gather = "page"
     num_warps: int = 4
@@ -80,7 +123,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     axes = (1, 2, 3, 4), ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3)
     rows = {"decode": (16,), "prefill": (32, 64, 128)}
     for waves, *others in product(*axes):
-        how = Config(Part(16, 32), Part(32, 32), waves * gpu.units, *others)
+        how = Config(Part(16, 32), Part(32, 32), Copied(), waves * gpu.units, *others)
         parts = {
             name: [Part(*p) for p in product(block_ms, (32, 64, 128)) if fits(_alone(how, Part(*p)), shape, gpu)]
             for name, block_ms in rows.items()
@@ -93,16 +136,21 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 
 def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together, with the warps
-    and stages of prompts."""
+    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
     wide = max(shape.head_size, shape.value_lanes) > 128
     keys, rows = (32, 32 if wide else 64) if gpu.mfma else (128, 64)  # of a decode, of a prompt
     held = 1 if wide and not gpu.mfma else 2  # programs a unit: two tiles of a decode's wide keys fill shared memory
-    how = fitted_part({"tile_size": min(keys, 64), "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
+    tile = 16 if wide and gpu.mfma else min(keys, 64)  # of a prompt: with more, LDS holds one program
+    how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     keys = fitted_part(how | {"tile_size": keys, "block_m": 16}, shape, gpu)["tile_size"]
-    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"))
-    matrix = 16 if gpu.mfma else 0
-    return Config(decode, prefill, held * max(gpu.units, 1), **how, matrix_instr=matrix, gather="flat")
+    most = held + 1 if keys == 128 and not wide and gpu.tma else held
+    matrix, units = 16 if gpu.mfma else 0, max(gpu.units, 1)
+    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), held * units)
+    dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
+    copied = Copied(**dense, programs=2 * units, copy_programs=8 * units)
+    if gpu.tma and dense["block_m"] == 128 and parts_of(shape) == 1:
+        copied = replace(copied, least_tokens=LEAST_COPIED)
+    return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix, gather="flat")
 
 
 def item_range(seq, left, position, seq_len, start, stop, key_cache, f, block_q, tile_size, few_rows):
@@ -116,12 +164,38 @@ def item_range(seq, left, position, seq_len, start, stop, key_cache, f, block_q,
     return first_key, end_key, start, full_start, full_stop, stop
 
 
-def store_part(partial, at, kv_head, live, m, l, acc):
-    """The sums of a segment, into rows `at` of (acc, m, l)."""
+def store_item(plan, at, kv_head, m, l, acc, out, lse, partial, f, queries_per_kv, block_m):
+    """The output of a whole Q Block, or the sums of its segment into rows of `partial`."""
     to_acc, to_m, to_l = partial
-    store_rows(to_acc, at, kv_head + torch.zeros_like(at), live, acc)
-    hl.store(to_m, [at, kv_head], m, extra_mask=live)
-    hl.store(to_l, [at, kv_head], l, extra_mask=live)
+    _, item = item_at(plan, at)
+    query_row, left, _, seq_len, _, _, part, _, scratch, _, first, _ = item
+    token, head, live = q_block_rows(first, kv_head, first + left, queries_per_kv, block_m)
+    row = query_row - first + token
+    unserved = torch.where(seq_len < 0, float("nan"), 0.0)
+    whole = live & (part < 0)
+    store_rows(out, row, head, whole, normalise(acc, l, kv_head, f) + unserved)
+    store_lse(lse, row, head, whole, m + unserved, l)
+    to = scratch + part * (block_m // queries_per_kv * queries_per_kv) + hl.arange(block_m)
+    some = live & (part >= 0)
+    store_rows(to_acc, to, kv_head + torch.zeros_like(to), some, acc)
+    hl.store(to_m, [to, kv_head], m, extra_mask=some)
+    hl.store(to_l, [to, kv_head], l, extra_mask=some)
+
+
+def places(counters, which, num_kv_heads):
+    """How many places a launch's list has: its items under each KV head."""
+    shorts = hl.load(counters, [SHORT_ITEMS])
+    if which == 0:
+        return shorts * num_kv_heads
+    return (hl.load(counters, [ITEMS]) - shorts) * num_kv_heads
+
+
+def item_of(counters, place, which, num_kv_heads):
+    """The item of a place. The heads of an item are neighbours."""
+    item = div(place, num_kv_heads)
+    if which != 0:  # behind those of short queries
+        item = item + hl.load(counters, [SHORT_ITEMS])
+    return item
 
 
 def _attend_items_kernel(
@@ -144,7 +218,7 @@ def _attend_items_kernel(
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
     few_rows: hl.constexpr,
-    few_long_rows: hl.constexpr,
+    which: hl.constexpr,
     programs: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # the next line makes this a dependent launch as well, so it must wait for what ran before it
@@ -155,62 +229,26 @@ def _attend_items_kernel(
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
-    decode_m = hl.register_block_size(min_block_m, 256)
-    decode_tile = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
-    decode_q = decode_m // queries_per_kv
     for program in hl.grid(programs):
-        num_items = counters[2] * num_kv_heads
-        place = int32(program)  # of an item under a KV head; the heads of an item are neighbours
-        while place < num_items:
+        end_place = places(counters, which, num_kv_heads)
+        place = int32(program)
+        while place < end_place:
             kv_head = mod(place, num_kv_heads)
-            seq, item = item_at(plan, div(place, num_kv_heads))
-            query_row, left, position, seq_len, start_tile, stop_tile, part, _, scratch, short, first = item
-            context_len = position - first
-            unserved = torch.where(seq_len < 0, float("nan"), 0.0)
-            if (seq != HOLE) & (short != 0):
-                begin_d, end_d, start_d, full_start_d, full_stop_d, stop_d = item_range(
-                    seq, left, position, seq_len, start_tile, stop_tile, key_cache, f, decode_q, decode_tile, few_rows
-                )  # fmt: skip
-                token_d, head_d, live_d = q_block_rows(first, kv_head, first + left, queries_per_kv, decode_m)
-                pos_d = context_len + token_d
-                row_d = query_row - first + token_d
-                part_row_d = hl.arange(decode_m)
-                r_d = row_operands(f, seq, kv_head, token_d, head_d, live_d, context_len)
-                q_d, r_d = query_operand(load_rows(query, row_d, head_d, live_d), r_d, key_cache)
-                m_d, l_d, acc_d = softmax_init(f, head_d, live_d, torch.maximum(part, int32(0)), q_d, value_size)
-                for j_left_d in hl.grid(start_d, full_start_d):
-                    m_d, l_d, acc_d = attend_tile(
-                        j_left_d, q_d, m_d, l_d, acc_d, pos_d, seq, seq_len, begin_d, end_d, kv_head, softmax_scale, f,
-                        r_d, key_cache, value_cache, block_table, block_size, page_rows, gather, decode_tile, True,
-                    )  # fmt: skip
-                for j_full_d in hl.grid(full_start_d, full_stop_d):
-                    m_d, l_d, acc_d = attend_tile(
-                        j_full_d, q_d, m_d, l_d, acc_d, pos_d, seq, seq_len, begin_d, end_d, kv_head, softmax_scale, f,
-                        r_d, key_cache, value_cache, block_table, block_size, page_rows, gather, decode_tile, False,
-                    )  # fmt: skip
-                for j_right_d in hl.grid(full_stop_d, stop_d):
-                    m_d, l_d, acc_d = attend_tile(
-                        j_right_d, q_d, m_d, l_d, acc_d, pos_d, seq, seq_len, begin_d, end_d, kv_head, softmax_scale, f,
-                        r_d, key_cache, value_cache, block_table, block_size, page_rows, gather, decode_tile, True,
-                    )  # fmt: skip
-                total_d = finished(narrow(acc_d, value_size), value_cache, f, r_d)
-                if part < 0:
-                    store_rows(out, row_d, head_d, live_d, normalise(total_d, l_d, kv_head, f) + unserved)
-                    store_lse(lse, row_d, head_d, live_d, m_d + unserved, l_d)
-                else:
-                    at_d = scratch + part * (decode_q * queries_per_kv) + part_row_d
-                    store_part((partial_acc, partial_m, partial_l), at_d, kv_head, live_d, m_d, l_d, total_d)
-            if (seq != HOLE) & (short == 0):
+            seq, item = item_at(plan, item_of(counters, place, which, num_kv_heads))
+            query_row, left, position, seq_len, start_tile, stop_tile, part, _, _, _, first, region = item
+            mine = seq != HOLE
+            if which != 0:
+                mine = mine & (region == NOWHERE)
+            if mine:
+                context_len = position - first
                 begin, end, start, full_start, full_stop, stop = item_range(
-                    seq, left, position, seq_len, start_tile, stop_tile, key_cache, f, block_q, tile_size, few_long_rows
+                    seq, left, position, seq_len, start_tile, stop_tile, key_cache, f, block_q, tile_size, few_rows
                 )  # fmt: skip
                 token, head, live = q_block_rows(first, kv_head, first + left, queries_per_kv, block_m)
                 pos = context_len + token
-                row = query_row - first + token
-                part_row = hl.arange(block_m)
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
-                q, r = query_operand(load_rows(query, row, head, live), r, key_cache)
+                q, r = query_operand(load_rows(query, query_row - first + token, head, live), r, key_cache)
                 m, l, acc = softmax_init(f, head, live, torch.maximum(part, int32(0)), q, value_size)
                 for j_left in hl.grid(start, full_start):
                     m, l, acc = attend_tile(
@@ -228,24 +266,102 @@ def _attend_items_kernel(
                         r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 total = finished(narrow(acc, value_size), value_cache, f, r)
-                if part < 0:
-                    store_rows(out, row, head, live, normalise(total, l, kv_head, f) + unserved)
-                    store_lse(lse, row, head, live, m + unserved, l)
-                else:
-                    at = scratch + part * (block_q * queries_per_kv) + part_row
-                    store_part((partial_acc, partial_m, partial_l), at, kv_head, live, m, l, total)
-            place = programs + hl.atomic_add(counters, [0], 1, sem="relaxed")
-        if hl.atomic_add(counters, [1], 1) == programs - 1:  # all have claimed their last: for the next layer
-            counters[0] = 0
-            counters[1] = 0
+                at = item_of(counters, place, which, num_kv_heads)
+                store_item(
+                    plan, at, kv_head, m, l, total, out, lse, (partial_acc, partial_m, partial_l), f, queries_per_kv,
+                    block_m,
+                )  # fmt: skip
+            place = programs + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
+        if hl.atomic_add(counters, [2 * which + 1], 1) == programs - 1:  # all have claimed their last: for the next
+            counters[2 * which] = 0
+            counters[2 * which + 1] = 0
+
+
+def _attend_copied_kernel(
+    query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    keys: torch.Tensor,  # [num_kv_heads * tiles * tile_size, head_size]
+    values: torch.Tensor,  # the same of V
+    key_scales: torch.Tensor | None,  # f32 [num_kv_heads * tiles * tile_size]
+    value_scales: torch.Tensor | None,  # the same of V
+    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    plan: torch.Tensor,  # i32 [items, SIZE]
+    counters: torch.Tensor,  # i32 [COUNTERS]
+    partial_acc: torch.Tensor,  # as of _attend_items_kernel
+    partial_m: torch.Tensor,
+    partial_l: torch.Tensor,
+    tiles: int,  # of one KV head, in the scratch
+    softmax_scale: float,
+    f: dict,
+    num_kv_heads: hl.constexpr,
+    min_block_m: hl.constexpr,
+    which: hl.constexpr,
+    programs: hl.constexpr,
+) -> None:
+    hl.pdl_wait()  # wait for the copy
+    hl.specialize((query.size(2), plan.size(1), counters.size(0), partial_acc.size(1), partial_acc.size(2)))
+    value_size = hl.specialize(out.size(2))
+    hl.specialize((keys.size(-1), values.size(-1)))
+    queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
+    block_m = hl.register_block_size(min_block_m, 256)
+    tile_size = hl.register_block_size(16, 256)
+    block_q = block_m // queries_per_kv
+    for program in hl.grid(programs):
+        end_place = places(counters, which, num_kv_heads)
+        place = int32(program)
+        while place < end_place:
+            kv_head = mod(place, num_kv_heads)
+            seq, item = item_at(plan, item_of(counters, place, which, num_kv_heads))
+            query_row, left, position, seq_len, start, stop, part, _, _, _, first, region = item
+            if (seq != HOLE) & (region != NOWHERE):
+                context_len = position - first
+                last_pos = position + torch.minimum(left, int32(block_q)) - 1
+                _, _, _, full_lo, full_hi, hi = kv_tile_range(seq, position, last_pos, seq_len, f, tile_size)
+                last = torch.minimum(stop, hi)
+                lowest = torch.minimum(start, last)
+                full_start, full_stop = clip_range(lowest, last, full_lo, full_hi, f)
+                token, head, live = q_block_rows(first, kv_head, first + left, queries_per_kv, block_m)
+                pos = context_len + token
+                q = load_parts(query, query_row - first + token, head, live, 1)
+                r = row_operands(f, seq, kv_head, token, head, live, context_len)
+                m, l, acc, rest = init_sums(f, head, live, torch.maximum(part, int32(0)), q, value_size, 1)
+                row = (kv_head * tiles + region) * tile_size
+                for j_full in hl.grid(full_start, full_stop):
+                    m, l, acc, rest = attend_block(
+                        j_full, q, m, l, acc, rest, pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
+                        value_scales, row, kv_head, tile_size, 1, False, False,
+                    )  # fmt: skip
+                for i_edge in hl.grid(0, full_start - lowest + last - full_stop):
+                    j_edge = masked_tile(i_edge, full_start - lowest, lowest, full_stop)
+                    m, l, acc, rest = attend_block(
+                        j_edge, q, m, l, acc, rest, pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
+                        value_scales, row, kv_head, tile_size, 1, True, False,
+                    )  # fmt: skip
+                total = narrow(acc, value_size)
+                at = item_of(counters, place, which, num_kv_heads)
+                store_item(
+                    plan, at, kv_head, m, l, total, out, lse, (partial_acc, partial_m, partial_l), f, queries_per_kv,
+                    block_m,
+                )  # fmt: skip
+            place = programs + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
+        if hl.atomic_add(counters, [2 * which + 1], 1) == programs - 1:
+            counters[2 * which] = 0
+            counters[2 * which + 1] = 0
 
 
 _attend_items = kernel(_attend_items_kernel)
+_copied_items = kernel(_attend_copied_kernel)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> PlannedScratch:
-    """The plan and its scratch, which does not grow with the lengths of sequences."""
-    return PlannedScratch.up_to(capacity, shape, _cut(shape, config))
+    """The plan and its scratch, which does not grow with the lengths of sequences, and room for `capacity.num_keys`
+    copied keys."""
+    copied, copy = config.copied, None
+    if 0 < copied.least_tokens <= capacity.num_tokens:
+        lanes = shape.head_size, shape.value_lanes
+        copy = CopyScratch.up_to(capacity, shape, held(copied, shape).tile_size, 1, 0, lanes, None)
+    short = _class(shape, config.decode)
+    return PlannedScratch.up_to(capacity, shape, Cut(short, SHORT_QUERY, short, rows=_rows(shape, config)), copy)
 
 
 check = ensure_served
@@ -254,7 +370,7 @@ check = ensure_served
 def prepare(batch, features, config, workspace: PlannedScratch) -> PlannedScratch:
     """The plan of a step, which all its layers may share. Raises SpecError for a batch beyond the capacity."""
     ensure_capacity(batch, workspace)
-    make_plan(workspace.plan, workspace.counters, batch, features, _cut(batch.shape, config))
+    make_plan(workspace.plan, workspace.counters, batch, features, _cut(batch, config, workspace))
     return replace(workspace, planned=True)
 
 
@@ -263,31 +379,90 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     """Write out (and lse) of every query token."""
     if not workspace.planned:
         prepare(batch, features, config, workspace)
-    shape, (decode, prefill) = batch.shape, (held(part, batch.shape) for part in (config.decode, config.prefill))
-    gather, page_rows = gather_form(config.gather, batch, min(decode.tile_size, prefill.tile_size))
-    rows = [_block_m(shape, part) for part in (decode, prefill)]
+    cut = _cut(batch, config, workspace)
+    if cut.is_short:
+        _attend_pages(batch, features, out, config, workspace, lse, cut, "short")
+        merge_parts(batch, features, out, workspace, cut, lse)
+        return
+    side = side_stream(batch.device)
+    with beside(side):
+        _attend_pages(batch, features, out, config, workspace, lse, cut, "short")
+    if not cut.copied or _attend_copied(batch, features, out, config.copied, workspace, lse, cut):
+        _attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
+    join(side)
+    merge_parts(batch, features, out, workspace, cut, lse)
+
+
+def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> None:
+    """Items of a list, through pages."""
+    shape, short = batch.shape, name == "short"
+    part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
+    gather, page_rows = gather_form(config.gather, batch, tile_size)
+    rows = max(power_of_two(block_q * shape.queries_per_kv), smallest_block_m(shape))
     args = (
         *operands(batch, gather, page_rows), batch.block_table, out, lse, workspace.plan, workspace.counters,
         workspace.acc, workspace.m, workspace.l, batch.softmax_scale, bundle(features, config, shape.head_size),
-        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), *(m <= 16 for m in rows),
-        config.programs,
+        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), rows <= 16,
+        LISTS.index(name), min(part.programs or config.programs, cut.most_places(batch)),
     )  # fmt: skip
-    sizes = [rows[1], prefill.tile_size, rows[0], decode.tile_size]
-    run(_attend_items, config, args, block_sizes=sizes)
-    merge_parts(batch, features, out, workspace, config.programs, _cut(shape, config), lse)
+    run(_attend_items, config, args, block_sizes=[rows, tile_size])
 
 
-def _cut(shape: AttentionShape, config: Config) -> Cut:
-    """How sequences become items. Rows of scratch are those of two Q Blocks a program."""
-    rows = scratch_rows(shape, config.programs, _block_m(shape, config.prefill))
-    short, long = (
-        (_block_m(shape, part) // shape.queries_per_kv, held(part, shape).tile_size)
-        for part in (config.decode, config.prefill)
-    )
-    return Cut(long, SHORT_QUERY, short, programs=config.programs, rows=rows)
+def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:
+    """The copy, and the items whose keys are in it. Returns whether the shapes allow other long queries."""
+    shape, how, copy = batch.shape, held(config, batch.shape), workspace.copy
+    sources, tiles = tile_sources(batch, features, copy.key, copy.value, how.tile_size, False)
+    keys, values = sources["copied"]
+    scales = copied_scales(features, copy.scales)
+    limits = batch.num_tokens, batch.block_table.shape[1] * shape.block_size
+    copy_pages(batch, features, copy.key, copy.value, scales, tiles, how, limits)
+    args = (
+        loadable(batch.query), keys, values, *scales, out, lse, workspace.plan, workspace.counters, workspace.acc,
+        workspace.m, workspace.l, tiles, batch.softmax_scale, bundle(features, how, shape.head_size),
+        shape.num_kv_heads, smallest_block_m(shape), LISTS.index("copied"),
+        min(how.programs, cut.most_places(batch)),
+    )  # fmt: skip
+    run(_copied_items, how, args, block_sizes=[_block_m(shape, how), how.tile_size], descriptors=True)
+    return may_overflow(batch, tiles, how.tile_size)
 
 
-def _block_m(shape: AttentionShape, part: Part) -> int:
+def _cut(batch, config: Config, workspace: PlannedScratch) -> Cut:
+    """How sequences become items; by the hints of a capture, not by a batch's lengths."""
+    shape, copied, short = batch.shape, config.copied, _class(batch.shape, config.decode)
+    rows = len(workspace.acc)
+    if batch.stats.max_query_len <= SHORT_QUERY:
+        return Cut(short, ANY_QUERY, short, programs=config.decode.programs or config.programs, rows=rows)
+    if (
+        copied is None
+        or workspace.copy is None
+        or batch.num_tokens < copied.least_tokens
+        or not _is_whole(batch, copied)
+    ):
+        programs = config.prefill.programs or config.programs
+        return Cut(_class(shape, config.prefill), SHORT_QUERY, short, programs=programs, rows=rows)
+    long = _class(shape, copied)
+    tiles = len(workspace.copy.key) // (shape.num_kv_heads * long[1])
+    return Cut(long, SHORT_QUERY, short, programs=copied.programs, rows=rows, copied=tiles)
+
+
+def _is_whole(batch, copied: Copied) -> bool:
+    """Whether one program sums all lanes of V."""
+    threads = copied.num_warps * warp_size(batch.device)
+    return len(value_parts(_block_m(batch.shape, copied), copied.tile_size, threads, batch.shape.value_lanes)) == 1
+
+
+def _rows(shape: AttentionShape, config: Config) -> int:
+    """Rows of scratch, those of two of the largest Q Blocks a program."""
+    parts = (config.decode, config.prefill, *([config.copied] if config.copied.least_tokens else []))
+    return scratch_rows(shape, config.programs, max(_block_m(shape, part) for part in parts))
+
+
+def _class(shape: AttentionShape, part: Part | Copied) -> tuple[int, int]:
+    """Query tokens of a Q Block, keys of a tile."""
+    return _block_m(shape, part) // shape.queries_per_kv, held(part, shape).tile_size
+
+
+def _block_m(shape: AttentionShape, part: Part | Copied) -> int:
     return max(part.block_m, smallest_block_m(shape))
 
 

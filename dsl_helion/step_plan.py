@@ -7,7 +7,8 @@ sequence the last Q Block first. Segments of a Q Block stand side by side; KV he
 same items. Tiles have `unit` keys where Q Blocks of both classes are compared.
 
 How many segments share a Q Block, the device chooses (segment_tiles): as many as end soonest, where each program takes
-the next item when it is done with one.
+the next item when it is done with one. The items of short queries come first, as either class has a launch of its own,
+and an item says where the copy of its sequence's keys lies (copy_pages.py).
 """
 
 from dataclasses import dataclass
@@ -17,14 +18,18 @@ import torch
 
 from common.spec import Features, PagedBatch, step_plan
 from common.spec.metadata import cdiv as host_cdiv
-from common.spec.step_plan import HOLE, Cut
+from common.spec.step_plan import COUNTERS, FIRST_ITEM, HOLE, ITEMS, MERGES, NOWHERE, REFUSED, SHORT_ITEMS, Cut
 from dsl_helion.arithmetic import cdiv, div, int32
 from dsl_helion.binding import kernel, run
+from dsl_helion.copy_pages import region_tiles
 from dsl_helion.features import WIDEST, bundle
 from dsl_helion.masks import kv_tile_range
 
 CHUNK = 16  # segments that are written at a time, and numbers of them that are compared
-EACH, MERGE = 1.0, 2.0  # what an item, and a merge, costs beside its tiles, in tiles
+# In tiles of a full grid: what an item and a merge cost beside their tiles, a tile of a program that works alone, and
+# what each tile of the longest segment adds.
+EACH, MERGE = 0.5, 0.4
+ALONE, TAIL = 0.3, 0.02
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,17 @@ def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_hea
     """Tiles of a segment, of those in `each`, with which the items end soonest.
 
     longest, work: tiles of the longest Q Block, and of all. items, rows: how many items there are, and rows of scratch,
-    with each choice, under one KV head. Each program has as many items as the others, or as much as the longest.
+    with each choice, under one KV head. Bytes, or products, limit all programs together; latency limits the longest
+    item, and those that are left for the last turn.
     """
-    turns = div(items * num_kv_heads + programs - 1, programs).to(torch.float32)
-    share = work / torch.maximum(items, int32(1)).to(torch.float32)
-    cost = torch.maximum(turns * (share + EACH), each.to(torch.float32) + EACH)
+    whole = div(items * num_kv_heads, programs)
+    left = (items * num_kv_heads - whole * programs).to(torch.float32) / programs
+    last = torch.where(left > 0.0, torch.clamp(left, min=ALONE), 0.0)
+    turns = whole.to(torch.float32) + torch.where(left > 0.0, 1.0, 0.0)
+    mean = work / torch.maximum(items, int32(1)).to(torch.float32)
+    longest_item = each.to(torch.float32)
+    busy = (whole.to(torch.float32) + last) * mean
+    cost = torch.maximum(busy, longest_item * ALONE) + longest_item * TAIL + turns * EACH
     cost = torch.where(each < longest, cost + MERGE, cost)
     cost = torch.where(rows <= rows_at_most, cost, float("inf"))
     return torch.where(cost <= cost.amin(0), each, 0).amax(0)
@@ -117,6 +128,7 @@ def _plan_kernel(
     rows_at_most: int,
     num_kv_heads: int,
     sees: int,
+    copied: int,  # tiles of one KV head that may be copied; -1: none are
     f: dict,
     short_queries: hl.constexpr,
     short_q: hl.constexpr,
@@ -128,6 +140,7 @@ def _plan_kernel(
     blocks: hl.constexpr,
     sequences: hl.constexpr,
     chunk: hl.constexpr,
+    numbers: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
     hl.specialize((plan.size(1), counters.size(0)))
@@ -181,6 +194,9 @@ def _plan_kernel(
         place = rank * own  # items that come before this one, and rows of scratch
         scratch = place * tokens * ratio
         num_items = hl.zeros([], dtype=torch.int32)
+        shorts = hl.zeros([], dtype=torch.int32)  # items of short queries, and their rows of scratch
+        short_rows = hl.zeros([], dtype=torch.int32)
+        region = number * 0
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
             _, query_len_c, seq_len_c, count_c, tokens_c, short_c = sequences_at(
@@ -192,20 +208,37 @@ def _plan_kernel(
                 count_c[None, :], short_c[None, :], f, short_q, block_q, unit,
             )  # fmt: skip
             segments = cdiv(longest_tiles(seq_len_c, tokens_c, sees, unit), each)
-            more = torch.where(index[None, :] == seq[:, None], 0, more) * segments[None, :]
+            same = (index[None, :] != seq[:, None]) & (short_c[None, :] == short[:, None])
+            more = torch.where(same, more, 0) * segments[None, :]
             place = place + more.sum(1).to(torch.int32)
             of_part = torch.where(segments > 1, tokens_c * ratio, 0)
+            of_short = torch.where(short_c, count_c * segments, 0)
+            shorts = shorts + of_short.sum(0).to(torch.int32)
+            short_rows = short_rows + (of_short * of_part).sum(0).to(torch.int32)
+            _, _, copied_c = region_tiles(
+                query_start_loc, seq_lens, index, index < num_seqs, f, tile, short_queries, (num_tokens, max_keys)
+            )
+            region = region + torch.where(as_many, copied_c[None, :], 0).sum(1).to(torch.int32)
             scratch = scratch + (of_part[None, :] * more).sum(1).to(torch.int32)
             num_items = num_items + (count_c * segments).sum(0).to(torch.int32)
+        place = place + torch.where(short, 0, shorts)
+        scratch = scratch + torch.where(short, 0, short_rows)
+        low, _, own_tiles = region_tiles(
+            query_start_loc, seq_lens, seq, live, f, tile, short_queries, (num_tokens, max_keys)
+        )
+        region = torch.where(short | (region + own_tiles > copied), NOWHERE, region - low)
         if program == 0:
-            of = hl.arange(4)
-            hl.store(counters, [of], torch.where(of == 2, num_items, torch.where(of == 3, refused, 0)))
+            of = hl.arange(numbers)
+            found = torch.where(of == ITEMS, num_items, torch.where(of == SHORT_ITEMS, shorts, 0))
+            found = torch.where((of == MERGES) & (each < longest), total, found)
+            hl.store(counters, [of], torch.where(of == REFUSED, refused, found))
 
         position = seq_len - query_len + first
         last_pos = position + torch.minimum(tokens, query_len - first) - 1
         lowest, stop = seen_tiles(seq, live, position, last_pos, seq_len, short, f, short_tile, tile)
         per_segment = cdiv(stop - lowest, own)
         used = cdiv(stop - lowest, per_segment)
+        hl.store(plan, [number, FIRST_ITEM], torch.where(used > 1, place, -1), extra_mask=live)
         most = torch.where(live, own, 0).amax(0)
         for done in hl.grid(0, most, chunk):
             segment = (done + hl.arange(chunk))[None, :]
@@ -225,6 +258,7 @@ def _plan_kernel(
             hl.store(plan, [item, 9], torch.where(own > 1, scratch, 0)[:, None] + none, extra_mask=here)
             hl.store(plan, [item, 10], short[:, None].to(torch.int32) + none, extra_mask=here)
             hl.store(plan, [item, 11], first[:, None] + none, extra_mask=here)
+            hl.store(plan, [item, 12], region[:, None] + none, extra_mask=here)
 
 
 _plan = kernel(_plan_kernel)
@@ -235,8 +269,9 @@ def item_at(plan, item):
     row, left, position = hl.load(plan, [item, 1]), hl.load(plan, [item, 2]), hl.load(plan, [item, 3])
     seq_len, start, stop = hl.load(plan, [item, 4]), hl.load(plan, [item, 5]), hl.load(plan, [item, 6])
     part, parts, scratch = hl.load(plan, [item, 7]), hl.load(plan, [item, 8]), hl.load(plan, [item, 9])
-    short, first = hl.load(plan, [item, 10]), hl.load(plan, [item, 11])
-    return hl.load(plan, [item, 0]), (row, left, position, seq_len, start, stop, part, parts, scratch, short, first)
+    short, first, region = hl.load(plan, [item, 10]), hl.load(plan, [item, 11]), hl.load(plan, [item, 12])
+    fields = row, left, position, seq_len, start, stop, part, parts, scratch, short, first, region
+    return hl.load(plan, [item, 0]), fields
 
 
 def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -> int:
@@ -251,10 +286,10 @@ def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -
     args = (
         plan, counters, batch.query_start_loc, batch.seq_lens, batch.num_tokens,
         batch.block_table.shape[1] * batch.shape.block_size, max(host_cdiv(blocks, step_plan.BLOCKS), 1), cut.programs,
-        cut.rows, batch.shape.num_kv_heads, min(features.sees, WIDEST),
+        cut.rows, batch.shape.num_kv_heads, min(features.sees, WIDEST), cut.copied or -1,
         bundle(step_plan.mask_of(features)),
         cut.longest_short, *cut.short, *cut.long, cut.unit, batch.shape.queries_per_kv, step_plan.BLOCKS,
-        step_plan.SEQUENCES, CHUNK,
+        step_plan.SEQUENCES, CHUNK, COUNTERS,
     )  # fmt: skip
     run(_plan, _Plan(), args)
     return items

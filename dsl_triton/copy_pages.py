@@ -20,18 +20,28 @@ SEQUENCES = tl.constexpr(256)  # that the prefix sum takes at a time
 
 
 @triton.jit
-def region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr):
-    """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query."""
+def region_tiles(
+    query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, limits=None
+):  # fmt: skip
+    """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query.
+
+    limits: query rows, and keys of a sequence; one that exceeds them is not copied. None: none does.
+    """
     query_start = tl.load(query_start_loc_ptr + seq, mask=live, other=0)
-    query_len = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0) - query_start
+    query_end = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0)
+    query_len = query_end - query_start
     seq_len = tl.load(seq_lens_ptr + seq, mask=live, other=0)
+    if limits is not None:
+        query_len = tl.where((query_end > limits[0]) | (seq_len > limits[1]), 0, query_len)
     context_len = seq_len - query_len
     first_key, _, lo, _, _, hi = kv_tile_range(seq, context_len, seq_len - 1, seq_len, f, TILE_SIZE, live)
     return lo, first_key, tl.where(query_len > SHORT, hi - lo, 0)
 
 
 @triton.jit
-def find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr):
+def find_region(
+    at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, limits
+):  # fmt: skip
     """The sequence whose region holds tile `at` of the scratch, the region's first tile, and the tiles of all."""
     seq = 0
     begin = 0
@@ -39,7 +49,7 @@ def find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: t
     for first in range(0, num_seqs, SEQUENCES):
         index = first + tl.arange(0, SEQUENCES)
         live = index < num_seqs
-        _, _, tiles = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, live, f, TILE_SIZE, SHORT)
+        _, _, tiles = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, live, f, TILE_SIZE, SHORT, limits)
         end = total + tl.cumsum(tiles, 0)
         before = live & (end <= at)
         seq += tl.sum(before.to(tl.int32), 0)
@@ -79,6 +89,7 @@ def _copy_kernel(
     value_scales_ptr,  # the same of V
     num_seqs,
     tiles,
+    limits,
     f,
     key_strides, value_strides, block_table_strides,
     NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
@@ -90,9 +101,9 @@ def _copy_kernel(
     item = tl.program_id(0)
     kv_head = item % NUM_KV_HEADS
     at = item // NUM_KV_HEADS
-    seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT)
+    seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT, limits)
     while at < tl.minimum(total, tiles):
-        lo, first_key, _ = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT)
+        lo, first_key, _ = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, limits)
         key_pos = (lo + at - begin) * TILE_SIZE + tl.arange(0, TILE_SIZE)
         end_key = tl.load(seq_lens_ptr + seq)
         wanted = not_before(first_key, key_pos, key_pos < end_key, f)
@@ -112,7 +123,7 @@ def _copy_kernel(
         item += tl.num_programs(0)
         kv_head = item % NUM_KV_HEADS
         at = item // NUM_KV_HEADS
-        seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT)
+        seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT, limits)
 
 
 def copied_lanes(shape: AttentionShape) -> tuple[int, int]:
@@ -121,15 +132,16 @@ def copied_lanes(shape: AttentionShape) -> tuple[int, int]:
     return lanes if parts_of(shape) > 1 else (padded(lanes[0]), padded(lanes[1]))
 
 
-def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
+def copy_pages(batch, features, key, value, scales, tiles, config, limits=None) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, lanes].
 
     lanes: copied_lanes. Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them.
+    limits: as of `region_tiles`.
     """
     shape = batch.shape
     _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](
         batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        key, value, *scales, batch.num_seqs, tiles, bundle(features, config),
+        key, value, *scales, batch.num_seqs, tiles, limits, bundle(features, config),
         batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
         BLOCK_SIZE=shape.block_size, KEY_LANES=key.shape[1], VALUE_LANES=value.shape[1], TILE_SIZE=config.tile_size,

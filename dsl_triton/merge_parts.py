@@ -1,6 +1,6 @@
 """Merge the sums that the segments of a Q Block left: the last launch of a static grid, itself of fixed size.
 
-A program takes items of the plan by stride. Those that are segments share the rows of their Q Block; others are done.
+A program takes rows of Q Blocks by stride; the plan says of each Q Block which its first item is, where it has several.
 """
 
 import triton
@@ -10,9 +10,10 @@ from common.spec.step_plan import Cut, PlannedScratch
 from dsl_triton.binding import padded, strides
 from dsl_triton.features import bundle
 from dsl_triton.primitives import normalise, store_lse, store_rows
-from dsl_triton.step_plan import HOLE, SIZE, item_at
+from dsl_triton.step_plan import FIRST_ITEM, MERGES, SIZE, item_at
 
-PARTS, ROWS, HELPERS = tl.constexpr(16), tl.constexpr(2), tl.constexpr(4)  # at a time, programs of one item
+FEW, MANY = (32, 1, 4), (16, 2, 8)  # parts and rows at a time, programs of a Q Block: of short queries alone, of all
+WAVES = 4  # programs for each one that takes items, at most
 
 
 @triton.jit
@@ -27,22 +28,22 @@ def _merge_parts_kernel(
     f,
     out_strides, lse_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, SHORT_Q: tl.constexpr,
-    LONG_Q: tl.constexpr, HELPERS: tl.constexpr, OVERLAP: tl.constexpr,
+    LONG_Q: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, HELPERS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    total = tl.load(counters_ptr + 2) * NUM_KV_HEADS
+    place = tl.program_id(0) // HELPERS  # of a Q Block under a KV head
+    item = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE + FIRST_ITEM)  # the plan has that many entries
+    total = tl.load(counters_ptr + MERGES) * NUM_KV_HEADS
     if OVERLAP:
-        tl.extra.cuda.gdc_wait()  # wait for the parts
+        tl.extra.cuda.gdc_wait()  # wait for the parts; the plan is older
     lane = tl.arange(0, padded(VALUE_SIZE))
-    for place in range(tl.program_id(0) // HELPERS, total, tl.num_programs(0) // HELPERS):
-        item_ptr = plan_ptr + place // NUM_KV_HEADS * SIZE
-        kv_head = place % NUM_KV_HEADS
-        seq, item = item_at(item_ptr)
-        query_row, left, _, _, _, _, part, parts, first_row, short, _ = item
-        if (seq != HOLE) & (part >= 0):
+    while place < total:
+        if item >= 0:
+            _, fields = item_at(plan_ptr + item * SIZE)
+            query_row, left, _, _, _, _, _, parts, first_row, short, _, _ = fields
+            kv_head = place % NUM_KV_HEADS
             block_q = tl.where(short != 0, SHORT_Q, LONG_Q)
             real_rows = tl.minimum(left, block_q) * QUERIES_PER_KV
-            helper = part * HELPERS + tl.program_id(0) % HELPERS
-            for begin in range(helper * ROWS, real_rows, parts * HELPERS * ROWS):
+            for begin in range(tl.program_id(0) % HELPERS * ROWS, real_rows, HELPERS * ROWS):
                 row = begin + tl.arange(0, ROWS)
                 live = row < real_rows
                 top = tl.full([ROWS], float("-inf"), tl.float32)
@@ -67,14 +68,21 @@ def _merge_parts_kernel(
                 token, head = query_row + row // QUERIES_PER_KV, kv_head * QUERIES_PER_KV + row % QUERIES_PER_KV
                 store_rows(out_ptr, out_strides, token, head, live, normalise(x, sums, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, token, head, live, top, sums)
+        place += tl.num_programs(0) // HELPERS
+        item = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE + FIRST_ITEM, mask=place < total, other=-1)
 
 
-def merge_parts(batch, features, out, workspace: PlannedScratch, programs: int, cut: Cut, lse, overlap: bool) -> None:
-    """Write out (and lse) of every Q Block that is several items, which `programs` took. cut: of the plan."""
+def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse, overlap: bool) -> None:
+    """Write out (and lse) of every Q Block that is several items. cut: of the plan.
+
+    overlap: the launch before takes the items of short queries, and all are.
+    """
     shape = batch.shape
-    _merge_parts_kernel[(programs * HELPERS.value,)](
+    parts, rows, helpers = FEW if cut.is_short else MANY
+    blocks = cut.most_blocks(batch.num_tokens, batch.num_seqs) * shape.num_kv_heads
+    _merge_parts_kernel[(max(min(blocks, WAVES * cut.programs // helpers), 1) * helpers,)](
         workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, out, lse, bundle(features),
         out.stride(), strides(lse), NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv,
-        VALUE_SIZE=shape.value_lanes, SHORT_Q=cut.short[0], LONG_Q=cut.long[0], HELPERS=HELPERS.value, OVERLAP=overlap,
-        num_warps=4, **({"launch_pdl": True} if overlap else {}),
+        VALUE_SIZE=shape.value_lanes, SHORT_Q=cut.short[0], LONG_Q=cut.long[0], PARTS=parts, ROWS=rows,
+        HELPERS=helpers, OVERLAP=overlap, num_warps=4, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

@@ -1,10 +1,15 @@
 """A static grid (paper 4.7): a fixed number of programs, which take the items of the step's plan in turn.
 
-Grid: Config's programs, whatever the batch. New over parallel_softmax.py: no axis follows the batch, so one captured
+Grids: Config's programs, whatever the batch. New over parallel_softmax.py: no axis follows the batch, so one captured
 graph serves every batch up to its capacity, and a large capacity costs a small batch nothing. The plan (step_plan.py)
 is made once for all layers of a step: Q Blocks of few rows for short queries, of many rows for long ones, cut into
-segments where programs would wait for the longest. A program claims an item, reads its keys through pages as
-adjustable_tile.py does, and claims the next. Segments leave their sums for `merge_parts`, on the same grid.
+segments where programs would wait for the longest. Either class has a launch, and so registers, of its own, whose
+programs claim items:
+    "short"   queries of up to SHORT_QUERY tokens, through pages, as parallel_softmax.py reads them
+    "copied"  longer ones, out of a copy of their keys, as unpaged.py reads them
+    "paged"   longer ones whose copy has no room, or in captures of few tokens, as adjustable_tile.py reads them
+A capture whose hints have no long query has the first alone, which then takes all queries. Segments leave their sums
+for `merge_parts`.
 """
 
 import itertools
@@ -14,13 +19,17 @@ from dataclasses import dataclass, replace
 import triton
 import triton.language as tl
 
-from common.choice.legal import fitted_part
+from common.choice.legal import fitted_part, value_parts
+from common.gpus import warp_size
 from common.spec import AttentionShape, Gpu
 from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, launches
-from common.spec.metadata import SHORT_QUERY, BatchStats
-from common.spec.step_plan import Cut, PlannedScratch, ensure_capacity, ensure_served, scratch_rows
-from dsl_triton.binding import can_overlap, fits, on_cdna, smallest_block_m, strides
+from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, launches, parts_of, side_stream
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats
+from common.spec.step_plan import LISTS, Cut, PlannedScratch, ensure_capacity, ensure_served, scratch_rows
+from common.spec.workspaces import CopyScratch
+from dsl_triton.binding import can_overlap, fits, on_cdna, padded, smallest_block_m, strides
+from dsl_triton.copy_pages import copy_pages
+from dsl_triton.dense_tiles import attend_block, masked_tile, may_overflow, tile_sources
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import clip_range, join_loops, kv_tile_range
 from dsl_triton.merge_parts import merge_parts
@@ -34,36 +43,60 @@ from dsl_triton.primitives import (
     store_lse,
     store_rows,
 )
-from dsl_triton.step_plan import HOLE, SIZE, item_at, make_plan
+from dsl_triton.step_plan import HOLE, ITEMS, NOWHERE, SHORT_ITEMS, SIZE, item_at, make_plan
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
+LEAST_COPIED = 1025  # query tokens of a capture whose keys are copied
 
 
 @dataclass(frozen=True)
 class Part:
-    """The Q Blocks and tiles of one class of queries.
+    """The Q Blocks and tiles of one class of queries that is read through pages.
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
+    programs: at most so many; 0: those of the Config.
     """
 
     block_m: int
     tile_size: int
     gather: Gather = "key"
+    programs: int = 0
+
+
+@dataclass(frozen=True)
+class Copied(Cdna):
+    """Long queries whose keys are copied first. copy_programs: of the copy, over all its tiles.
+
+    least_tokens: captures of fewer query tokens copy nothing, for few Q Blocks would read each key; 0: none copies.
+    descriptors: as of unpaged.Prefill.
+    """
+
+    block_m: int = 32
+    tile_size: int = 32
+    programs: int = 4
+    num_warps: int = 4
+    num_stages: int = 2
+    copy_programs: int = 4
+    least_tokens: int = 0
+    overlap: bool = False
+    descriptors: bool = True
 
 
 @dataclass(frozen=True)
 class Config(Cdna):
-    """decode: queries of up to SHORT_QUERY tokens; prefill: the others. One launch takes the items of both.
+    """decode: queries of up to SHORT_QUERY tokens; prefill: the others, through pages; copied: the others, where there
+    is a copy.
 
-    programs: as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
+    programs: of a launch that reads pages, as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
     registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
     overlap: the merge begins while the items run (programmatic dependent launch: NVIDIA from sm_90 on).
     """
 
     decode: Part = Part(16, 32)
     prefill: Part = Part(32, 32, "run")
+    copied: Copied = Copied()
     programs: int = 4
     num_warps: int = 4
     num_stages: int = 2
@@ -97,17 +130,22 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 
 def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together, with the warps
-    and stages of prompts."""
+    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
     wide = max(shape.head_size, shape.value_lanes) > 128
     keys, rows = (32, 32 if wide else 64) if gpu.mfma else (128, 64)  # of a decode, of a prompt
     held = 1 if wide and not gpu.mfma else 2  # programs a unit: two tiles of a decode's wide keys fill shared memory
-    how = fitted_part({"tile_size": min(keys, 64), "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
+    most = held + 1 if keys == 128 and not wide and gpu.tma else held
+    tile = 16 if wide and gpu.mfma else min(keys, 64)  # of a prompt: with more, LDS holds one program
+    how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     keys = fitted_part(how | {"tile_size": keys, "block_m": 16}, shape, gpu)["tile_size"]
     gather = "run" if shape.cache_dtype.itemsize > 1 else "key"  # 8 bits by runs spill on an A100
-    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), gather)
-    matrix = 16 if gpu.mfma else 0
-    return Config(decode, prefill, held * max(gpu.units, 1), **how, matrix_instr=matrix, overlap=can_overlap(gpu))
+    matrix, units, overlap = 16 if gpu.mfma else 0, max(gpu.units, 1), can_overlap(gpu)
+    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units)
+    dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
+    copied = Copied(**dense, programs=2 * units, copy_programs=8 * units, overlap=overlap, descriptors=gpu.tma)
+    if gpu.tma and dense["block_m"] == 128 and parts_of(shape) == 1:
+        copied = replace(copied, least_tokens=LEAST_COPIED)
+    return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix, overlap=overlap)
 
 
 @triton.jit
@@ -126,57 +164,69 @@ def item_range(
 
 
 @triton.jit
-def store_part(partial, acc_strides, m_strides, at, kv_head, live, m, l, acc, VALUE_SIZE: tl.constexpr):
-    """The sums of a segment, into rows `at` of (acc, m, l)."""
-    to_acc, to_m, to_l = partial
-    store_rows(to_acc, acc_strides, at, kv_head + at * 0, live, acc, VALUE_SIZE)
-    at = at * m_strides[0] + kv_head
-    tl.store(to_m + at, m, mask=live)
-    tl.store(to_l + at, l, mask=live)
-
-
-@triton.jit
-def _attend_item(
-    seq, item, kv_head, tensors, parts, softmax_scale, f, query_strides, key_strides, value_strides,
-    table_strides, out_strides, lse_strides, NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr,
-    HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr,
-    TILE_SIZE: tl.constexpr, RUN: tl.constexpr,
+def store_item(
+    item_ptr, kv_head, m, l, acc, out_ptr, lse_ptr, parts, f, out_strides, lse_strides,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """Write the output of an item's Q Block under one KV head, or the sums of its segment.
+    """The output of a whole Q Block, or the sums of its segment into rows of `parts`.
 
-    item: what step_plan.item_at returns beside `seq`. Other arguments: as the kernel has them.
+    The item is read again: its fields would take registers in the loop over tiles.
     """
-    query_ptr, key_cache_ptr, value_cache_ptr, block_table_ptr, out_ptr, lse_ptr = tensors
-    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    query_row, left, position, seq_len, start, stop, part, _, scratch, _, first = item
-    context_len = position - first
-    first_key, end_key, start, full_start, full_stop, stop = item_range(
-        seq, left, position, seq_len, start, stop, key_cache_ptr, f, BLOCK_Q, TILE_SIZE, BLOCK_M
-    )
+    _, item = item_at(item_ptr)
+    query_row, left, _, seq_len, _, _, part, _, scratch, _, first, _ = item
     token, head, live = q_block_rows(first, kv_head, first + left, QUERIES_PER_KV, BLOCK_M)
     row = query_row - first + token
-    q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
-    r = row_operands(f, seq, kv_head, token, head, live, context_len)
-    q, r = query_operand(q, r, key_cache_ptr)
-    m, l, acc = softmax_init(f, head, live, tl.maximum(part, 0), q, VALUE_SIZE)
-    table_ptr = block_table_ptr + seq.to(tl.int64) * table_strides[0]
-    m, l, acc = attend_range(
-        attend_runs, start, full_start, full_stop, stop, q, m, l, acc, (
-            context_len + token, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-            key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-            HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN,
-        ), TILE_SIZE,
-    )  # fmt: skip
-    acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
     if part < 0:
         unserved = tl.where(seq_len < 0, float("nan"), 0.0)
         store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f) + unserved, VALUE_SIZE)
         store_lse(lse_ptr, lse_strides, row, head, live, m + unserved, l)
     else:
-        ROWS: tl.constexpr = BLOCK_Q * QUERIES_PER_KV
-        at = scratch + part * ROWS + tl.arange(0, BLOCK_M)
-        acc_strides, m_strides = (NUM_KV_HEADS * VALUE_SIZE, VALUE_SIZE), (NUM_KV_HEADS,)  # contiguous
-        store_part(parts, acc_strides, m_strides, at, kv_head, live, m, l, acc, VALUE_SIZE)
+        to_acc, to_m, to_l = parts
+        at = scratch + part * (BLOCK_M // QUERIES_PER_KV * QUERIES_PER_KV) + tl.arange(0, BLOCK_M)
+        acc_strides = (NUM_KV_HEADS * VALUE_SIZE, VALUE_SIZE)  # contiguous
+        store_rows(to_acc, acc_strides, at, kv_head + at * 0, live, acc, VALUE_SIZE)
+        tl.store(to_m + at * NUM_KV_HEADS + kv_head, m, mask=live)
+        tl.store(to_l + at * NUM_KV_HEADS + kv_head, l, mask=live)
+
+
+@triton.jit
+def places(counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
+    """How many places a launch's list has: its items under each KV head. It is read again where it is needed: a number
+    that lives over the loop of tiles takes a register."""
+    shorts = tl.load(counters_ptr + SHORT_ITEMS)
+    if WHICH == 0:
+        return shorts * NUM_KV_HEADS
+    else:
+        return (tl.load(counters_ptr + ITEMS) - shorts) * NUM_KV_HEADS
+
+
+@triton.jit
+def item_of(plan_ptr, counters_ptr, place, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
+    """Where the item of a place lies. The heads of an item are neighbours."""
+    item_ptr = plan_ptr + place // NUM_KV_HEADS * SIZE
+    if WHICH != 0:  # behind those of short queries
+        item_ptr += tl.load(counters_ptr + SHORT_ITEMS) * SIZE
+    return item_ptr
+
+
+@triton.jit
+def next_place(counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
+    """The place after this program's: the end, where every place has a program of its own."""
+    place = places(counters_ptr, WHICH, NUM_KV_HEADS)
+    if place > tl.num_programs(0):
+        place = tl.num_programs(0) + tl.atomic_add(counters_ptr + 2 * WHICH, 1, sem="relaxed")
+    return place
+
+
+@triton.jit
+def leave(counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
+    """Once all programs have claimed their last item, set the counters for the next layer."""
+    done = 0
+    if places(counters_ptr, WHICH, NUM_KV_HEADS) > tl.num_programs(0):
+        done = tl.atomic_add(counters_ptr + 2 * WHICH + 1, 1) + 1
+    if done == tl.num_programs(0):
+        tl.store(counters_ptr + 2 * WHICH, 0)
+        tl.store(counters_ptr + 2 * WHICH + 1, 0)
 
 
 @triton.jit
@@ -194,39 +244,128 @@ def _attend_items_kernel(
     f,
     query_strides, key_strides, value_strides, table_strides, out_strides, lse_strides,  # None: of V, those of K
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, DECODE: tl.constexpr, PREFILL: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, PART: tl.constexpr, WHICH: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    BLOCK_M: tl.constexpr = PART[0]
+    TILE_SIZE: tl.constexpr = PART[1]
+    RUN: tl.constexpr = PART[2]
+    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    tensors = (query_ptr, key_cache_ptr, value_cache_ptr, block_table_ptr, out_ptr, lse_ptr)
-    total = tl.load(counters_ptr + 2) * NUM_KV_HEADS
-    place = tl.program_id(0)  # of an item under a KV head; the heads of an item are neighbours
-    while place < total:
-        item_ptr = plan_ptr + place // NUM_KV_HEADS * SIZE
+    place = tl.program_id(0)
+    if WHICH == 0:  # the plan has an entry for each program: no need to wait for the counters
+        seq = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE)
+    else:
+        there = place < places(counters_ptr, WHICH, NUM_KV_HEADS)
+        seq = tl.load(item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS), mask=there, other=HOLE)
+    while place < places(counters_ptr, WHICH, NUM_KV_HEADS):
         kv_head = place % NUM_KV_HEADS
-        seq, item = item_at(item_ptr)
-        if seq != HOLE:
-            if item[9] != 0:
-                _attend_item(
-                    seq, item, kv_head, tensors, parts, softmax_scale, f, query_strides, key_strides, value_strides,
-                    table_strides, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, HEAD_SIZE, VALUE_SIZE,
-                    BLOCK_SIZE, DECODE[0], DECODE[1], DECODE[2],
+        _, item = item_at(item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS))
+        query_row, left, position, seq_len, start, stop, part, _, _, _, first, region = item
+        mine = seq != HOLE
+        if WHICH != 0:
+            mine = mine & (region == NOWHERE)
+        if mine:
+            context_len = position - first
+            first_key, end_key, start, full_start, full_stop, stop = item_range(
+                seq, left, position, seq_len, start, stop, key_cache_ptr, f, BLOCK_Q, TILE_SIZE, BLOCK_M
+            )
+            token, head, live = q_block_rows(first, kv_head, first + left, QUERIES_PER_KV, BLOCK_M)
+            row = query_row - first + token
+            q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+            r = row_operands(f, seq, kv_head, token, head, live, context_len)
+            q, r = query_operand(q, r, key_cache_ptr)
+            m, l, acc = softmax_init(f, head, live, tl.maximum(part, 0), q, VALUE_SIZE)
+            table_ptr = block_table_ptr + seq.to(tl.int64) * table_strides[0]
+            m, l, acc = attend_range(
+                attend_runs, start, full_start, full_stop, stop, q, m, l, acc, (
+                    context_len + token, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
+                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN,
+                ), TILE_SIZE,
+            )  # fmt: skip
+            acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
+            store_item(
+                item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS), place % NUM_KV_HEADS, m, l, acc, out_ptr,
+                lse_ptr, parts, f, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, VALUE_SIZE, BLOCK_M,
+            )  # fmt: skip
+        place = next_place(counters_ptr, WHICH, NUM_KV_HEADS)
+        there = place < places(counters_ptr, WHICH, NUM_KV_HEADS)
+        seq = tl.load(item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS), mask=there, other=HOLE)
+    leave(counters_ptr, WHICH, NUM_KV_HEADS)
+
+
+@triton.jit(do_not_specialize=["tiles"])  # do not recompile for another scratch
+def _attend_copied_kernel(
+    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    keys,  # dense_tiles.Block of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED]
+    values,  # the same of V
+    scales,  # of keys, of values: f32 [num_kv_heads * tiles * TILE_SIZE] or None
+    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    plan_ptr,  # i32 [items, SIZE]
+    counters_ptr,  # i32 [COUNTERS]
+    parts,  # as of _attend_items_kernel
+    tiles,  # of one KV head, in the scratch
+    softmax_scale,
+    f,
+    query_strides, out_strides, lse_strides,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, WHICH: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+    place = tl.program_id(0)
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()  # wait for the copy; the plan is older
+    while place < places(counters_ptr, WHICH, NUM_KV_HEADS):
+        kv_head = place % NUM_KV_HEADS
+        seq, item = item_at(item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS))
+        query_row, left, position, seq_len, start, stop, part, _, _, _, first, region = item
+        if (seq != HOLE) & (region != NOWHERE):
+            context_len = position - first
+            last_pos = position + tl.minimum(left, BLOCK_Q) - 1
+            _, _, _, full_lo, full_hi, hi = kv_tile_range(seq, position, last_pos, seq_len, f, TILE_SIZE)
+            stop = tl.minimum(stop, hi)
+            start = tl.minimum(start, stop)
+            full_start, full_stop = clip_range(start, stop, full_lo, full_hi, f)
+            token, head, live = q_block_rows(first, kv_head, first + left, QUERIES_PER_KV, BLOCK_M)
+            row = query_row - first + token
+            q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+            r = row_operands(f, seq, kv_head, token, head, live, context_len)
+            m, l, acc = softmax_init(f, head, live, tl.maximum(part, 0), q, VALUE_SIZE)
+            q, acc = (q,), (acc,)
+            at = (kv_head * tiles + region) * TILE_SIZE
+            for j in range(full_start, full_stop):
+                m, l, acc = attend_block(
+                    j, q, m, l, acc, context_len + token, seq_len, softmax_scale, f, r,
+                    keys, values, None, None, scales[0], scales[1], at + j * TILE_SIZE, 0,
+                    TILE_SIZE, VALUE_SIZE, MASKED=False, FOREIGN=False,
                 )  # fmt: skip
-            else:
-                _attend_item(
-                    seq, item, kv_head, tensors, parts, softmax_scale, f, query_strides, key_strides, value_strides,
-                    table_strides, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, HEAD_SIZE, VALUE_SIZE,
-                    BLOCK_SIZE, PREFILL[0], PREFILL[1], PREFILL[2],
+            for i in range(0, full_start - start + stop - full_stop):
+                j = masked_tile(i, full_start - start, start, full_stop)
+                m, l, acc = attend_block(
+                    j, q, m, l, acc, context_len + token, seq_len, softmax_scale, f, r,
+                    keys, values, None, None, scales[0], scales[1], at + j * TILE_SIZE, 0,
+                    TILE_SIZE, VALUE_SIZE, MASKED=True, FOREIGN=False,
                 )  # fmt: skip
-        place = tl.num_programs(0) + tl.atomic_add(counters_ptr, 1, sem="relaxed")
-    if tl.atomic_add(counters_ptr + 1, 1) == tl.num_programs(0) - 1:  # all have claimed their last: for the next layer
-        tl.store(counters_ptr, 0)
-        tl.store(counters_ptr + 1, 0)
+            store_item(
+                item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS), place % NUM_KV_HEADS, m, l,
+                narrow(acc[0], VALUE_SIZE), out_ptr, lse_ptr, parts, f, out_strides, lse_strides, NUM_KV_HEADS,
+                QUERIES_PER_KV, VALUE_SIZE, BLOCK_M,
+            )  # fmt: skip
+        place = next_place(counters_ptr, WHICH, NUM_KV_HEADS)
+    leave(counters_ptr, WHICH, NUM_KV_HEADS)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> PlannedScratch:
-    """The plan and its scratch, which does not grow with the lengths of sequences."""
-    return PlannedScratch.up_to(capacity, shape, _cut(shape, config))
+    """The plan and its scratch, which does not grow with the lengths of sequences, and room for `capacity.num_keys`
+    copied keys."""
+    copied, copy = config.copied, None
+    if 0 < copied.least_tokens <= capacity.num_tokens:
+        lanes = padded(shape.head_size), padded(shape.value_lanes)
+        copy = CopyScratch.up_to(capacity, shape, copied.tile_size, 1, 0, lanes, None)
+    short = _class(shape, config.decode)
+    return PlannedScratch.up_to(capacity, shape, Cut(short, SHORT_QUERY, short, rows=_rows(shape, config)), copy)
 
 
 check = ensure_served
@@ -235,7 +374,7 @@ check = ensure_served
 def prepare(batch, features, config, workspace: PlannedScratch) -> PlannedScratch:
     """The plan of a step, which all its layers may share. Raises SpecError for a batch beyond the capacity."""
     ensure_capacity(batch, workspace)
-    make_plan(workspace.plan, workspace.counters, batch, features, _cut(batch.shape, config))
+    make_plan(workspace.plan, workspace.counters, batch, features, _cut(batch, config, workspace))
     return replace(workspace, planned=True)
 
 
@@ -244,32 +383,86 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     """Write out (and lse) of every query token."""
     if not workspace.planned:
         prepare(batch, features, config, workspace)
-    shape = batch.shape
-    decode, prefill = (
-        (_block_m(shape, part), part.tile_size, run_length(part.gather, batch, part.tile_size))
-        for part in (config.decode, config.prefill)
-    )
-    _attend_items_kernel[(config.programs,)](
+    cut = _cut(batch, config, workspace)
+    if cut.is_short:
+        _attend_pages(batch, features, out, config, workspace, lse, cut, "short", config.overlap)
+        merge_parts(batch, features, out, workspace, cut, lse, config.overlap)
+        return
+    side = side_stream(batch.device)
+    with beside(side):
+        _attend_pages(batch, features, out, config, workspace, lse, cut, "short")
+    if not cut.copied or _attend_copied(batch, features, out, config.copied, workspace, lse, cut):
+        _attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
+    join(side)
+    merge_parts(batch, features, out, workspace, cut, lse, False)
+
+
+def _attend_pages(batch, features, out, config, workspace, lse, cut, name, overlap=False) -> None:
+    """Items of a list, through pages."""
+    shape, short = batch.shape, name == "short"
+    part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
+    rows = max(triton.next_power_of_2(block_q * shape.queries_per_kv), smallest_block_m(shape))
+    form = rows, tile_size, run_length(part.gather, batch, tile_size)
+    _attend_items_kernel[(min(part.programs or config.programs, cut.most_places(batch)),)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, out, lse, workspace.plan,
         workspace.counters, (workspace.acc, workspace.m, workspace.l), batch.softmax_scale, bundle(features, config),
         batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(), out.stride(),
         strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, DECODE=decode, PREFILL=prefill,
-        OVERLAP=config.overlap, num_warps=config.num_warps, num_stages=config.num_stages,
+        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, PART=form, WHICH=LISTS.index(name), OVERLAP=overlap,
+        num_warps=config.num_warps, num_stages=config.num_stages,
         **({"maxnreg": config.registers} if config.registers else {}), **on_cdna(config),
     )  # fmt: skip
-    merge_parts(batch, features, out, workspace, config.programs, _cut(shape, config), lse, config.overlap)
 
 
-def _cut(shape: AttentionShape, config: Config) -> Cut:
-    """How sequences become items. Rows of scratch are those of two Q Blocks a program."""
-    rows = scratch_rows(shape, config.programs, _block_m(shape, config.prefill))
-    short, long = (
-        (_block_m(shape, part) // shape.queries_per_kv, part.tile_size) for part in (config.decode, config.prefill)
-    )
-    return Cut(long, SHORT_QUERY, short, programs=config.programs, rows=rows)
+def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:
+    """The copy, and the items whose keys are in it. Returns whether the shapes allow other long queries."""
+    shape, how, copy = batch.shape, config, workspace.copy
+    sources, tiles = tile_sources(batch, features, copy.key, copy.value, how.tile_size, False, how.descriptors)
+    scales = copied_scales(features, copy.scales)
+    limits = batch.num_tokens, batch.block_table.shape[1] * shape.block_size
+    copy_pages(batch, features, copy.key, copy.value, scales, tiles, how, limits)
+    _attend_copied_kernel[(min(how.programs, cut.most_places(batch)),)](
+        batch.query, *sources["copied"][:2], scales, out, lse, workspace.plan, workspace.counters,
+        (workspace.acc, workspace.m, workspace.l), tiles, batch.softmax_scale, bundle(features, how),
+        batch.query.stride(), out.stride(), strides(lse),
+        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+        VALUE_SIZE=shape.value_lanes, BLOCK_M=_block_m(shape, how), TILE_SIZE=how.tile_size,
+        WHICH=LISTS.index("copied"), OVERLAP=how.overlap, num_warps=how.num_warps, num_stages=how.num_stages,
+        **on_cdna(how), **({"launch_pdl": True} if how.overlap else {}),
+    )  # fmt: skip
+    return may_overflow(batch, tiles, how.tile_size)
 
 
-def _block_m(shape: AttentionShape, part: Part) -> int:
+def _cut(batch, config: Config, workspace: PlannedScratch) -> Cut:
+    """How sequences become items; by the hints of a capture, not by a batch's lengths."""
+    shape, copied, short = batch.shape, config.copied, _class(batch.shape, config.decode)
+    rows = len(workspace.acc)
+    if batch.stats.max_query_len <= SHORT_QUERY:
+        return Cut(short, ANY_QUERY, short, programs=config.decode.programs or config.programs, rows=rows)
+    if workspace.copy is None or batch.num_tokens < copied.least_tokens or not _is_whole(batch, copied):
+        programs = config.prefill.programs or config.programs
+        return Cut(_class(shape, config.prefill), SHORT_QUERY, short, programs=programs, rows=rows)
+    tiles = len(workspace.copy.key) // (shape.num_kv_heads * copied.tile_size)
+    return Cut(_class(shape, copied), SHORT_QUERY, short, programs=copied.programs, rows=rows, copied=tiles)
+
+
+def _is_whole(batch, copied: Copied) -> bool:
+    """Whether one program sums all lanes of V."""
+    threads = copied.num_warps * warp_size(batch.device)
+    return len(value_parts(_block_m(batch.shape, copied), copied.tile_size, threads, batch.shape.value_lanes)) == 1
+
+
+def _rows(shape: AttentionShape, config: Config) -> int:
+    """Rows of scratch, those of two of the largest Q Blocks a program."""
+    parts = (config.decode, config.prefill, *([config.copied] if config.copied.least_tokens else []))
+    return scratch_rows(shape, config.programs, max(_block_m(shape, part) for part in parts))
+
+
+def _class(shape: AttentionShape, part: Part | Copied) -> tuple[int, int]:
+    """Query tokens of a Q Block, keys of a tile."""
+    return _block_m(shape, part) // shape.queries_per_kv, part.tile_size
+
+
+def _block_m(shape: AttentionShape, part: Part | Copied) -> int:
     return max(part.block_m, smallest_block_m(shape))

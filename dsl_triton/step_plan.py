@@ -6,8 +6,9 @@ many they are is one division (_longer). Order: most tiles first; of as many, th
 sequence the last Q Block first. Segments of a Q Block stand side by side; KV heads are not planned, as each has the
 same items. Tiles have UNIT keys where Q Blocks of both classes are compared.
 
-How many segments share a Q Block, the host says, or the device chooses (_segment_tiles): as many as end soonest, where
-each program takes the next item when it is done with one.
+How many segments share a Q Block, the host says, or the device chooses (segment_tiles): as many as end soonest, where
+each program takes the next item when it is done with one. Then the items of short queries come first, as either class
+has a launch of its own, and an item says where the copy of its sequence's keys lies (copy_pages.py).
 """
 
 import triton
@@ -16,13 +17,20 @@ import triton.language as tl
 from common.spec import Features, PagedBatch, step_plan
 from common.spec.metadata import cdiv
 from common.spec.step_plan import Cut
+from dsl_triton.copy_pages import region_tiles
 from dsl_triton.features import WIDEST, bundle
 from dsl_triton.masks import kv_tile_range
 
 SIZE, COUNTERS = tl.constexpr(step_plan.SIZE), tl.constexpr(step_plan.COUNTERS)
-END, HOLE = tl.constexpr(step_plan.END), tl.constexpr(step_plan.HOLE)
+ITEMS, SHORT_ITEMS = tl.constexpr(step_plan.ITEMS), tl.constexpr(step_plan.SHORT_ITEMS)
+REFUSED, MERGES = tl.constexpr(step_plan.REFUSED), tl.constexpr(step_plan.MERGES)
+FIRST_ITEM = tl.constexpr(step_plan.FIRST_ITEM)
+END, HOLE, NOWHERE = (tl.constexpr(value) for value in (step_plan.END, step_plan.HOLE, step_plan.NOWHERE))
 CHUNK = tl.constexpr(16)  # segments that are written at a time, and numbers of them that are compared
-EACH, MERGE = tl.constexpr(1.0), tl.constexpr(2.0)  # what an item, and a merge, costs beside its tiles, in tiles
+# In tiles of a full grid: what an item and a merge cost beside their tiles, a tile of a program that works alone, and
+# what each tile of the longest segment adds.
+EACH, MERGE = tl.constexpr(0.5), tl.constexpr(0.4)
+ALONE, TAIL = tl.constexpr(0.3), tl.constexpr(0.02)
 
 
 @triton.jit
@@ -101,16 +109,22 @@ def segment_tiles(
     """Tiles of a segment, of those in `each`, with which the items end soonest.
 
     longest, work: tiles of the longest Q Block, and of all. items, rows: how many items there are, and rows of scratch,
-    with each choice, under one KV head. Each program has as many items as the others, or as much as the longest.
+    with each choice, under one KV head. Bytes, or products, limit all programs together; latency limits the longest
+    item, and those that are left for the last turn.
     """
-    turns = tl.cdiv(items * num_kv_heads, programs).to(tl.float32)
-    cost = tl.maximum(turns * (work / tl.maximum(items, 1).to(tl.float32) + EACH), each.to(tl.float32) + EACH)
+    whole = items * num_kv_heads // programs
+    left = (items * num_kv_heads % programs).to(tl.float32) / programs
+    last = tl.where(left > 0.0, tl.maximum(left, ALONE), 0.0)
+    turns = whole.to(tl.float32) + tl.where(left > 0.0, 1.0, 0.0)
+    mean = work / tl.maximum(items, 1).to(tl.float32)
+    longest_item = each.to(tl.float32)
+    cost = tl.maximum((whole.to(tl.float32) + last) * mean, longest_item * ALONE) + longest_item * TAIL + turns * EACH
     cost = tl.where(each < longest, cost + MERGE, cost)
     cost = tl.where(rows <= rows_at_most, cost, float("inf"))
     return tl.max(tl.where(cost <= tl.min(cost, 0), each, 0), 0)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "max_keys", "blocks", "segments", "sees"])
+@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "max_keys", "blocks", "segments", "sees", "copied"])
 def _plan_kernel(
     plan_ptr,  # i32 [items, SIZE]
     counters_ptr,  # i32 [COUNTERS]
@@ -125,6 +139,7 @@ def _plan_kernel(
     rows_at_most,
     num_kv_heads,
     sees,
+    copied,  # tiles of one KV head that may be copied; -1: none are
     f,
     SHORT: tl.constexpr, SHORT_Q: tl.constexpr, SHORT_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr,
     UNIT: tl.constexpr, RATIO: tl.constexpr, CHOICE: tl.constexpr, BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
@@ -178,6 +193,11 @@ def _plan_kernel(
     place = rank * own  # items that come before this one, and rows of scratch
     scratch = place * block_q * RATIO
     items = 0
+    of_shorts = 0  # items of short queries, and their rows of scratch
+    shorts_rows = 0
+    region = number * 0 + NOWHERE
+    if CHOICE:
+        region = number * 0
     for begin in range(0, num_seqs, SEQUENCES):
         index = begin + tl.arange(0, SEQUENCES)
         _, q, s, c, b, of_short = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
@@ -188,11 +208,30 @@ def _plan_kernel(
         )  # fmt: skip
         n = tl.cdiv(longest_tiles(s, b, sees, UNIT), each) if CHOICE else index * 0 + segments
         more = tl.where(index[None, :] == seq[:, None], 0, more) * n[None, :]
+        of_part = tl.where(n > 1, b * RATIO, 0)
+        if CHOICE:
+            more = tl.where(of_short[None, :] == short[:, None], more, 0)
+            shorts = tl.where(of_short, c * n, 0)
+            of_shorts += tl.sum(shorts, 0)
+            shorts_rows += tl.sum(shorts * of_part, 0)
+            _, _, tiles_of = region_tiles(
+                query_start_loc_ptr, seq_lens_ptr, index, index < num_seqs, f, TILE, SHORT, (num_tokens, max_keys)
+            )
+            region += tl.sum(tl.where(as_many, tiles_of[None, :], 0), 1)
         place += tl.sum(more, 1)
-        scratch += tl.sum(tl.where(n > 1, b * RATIO, 0)[None, :] * more, 1)
+        scratch += tl.sum(of_part[None, :] * more, 1)
         items += tl.sum(c * n, 0)
     counters = tl.arange(0, COUNTERS)
-    found = tl.where(counters == 2, items, tl.where(counters == 3, refused, 0))
+    found = tl.where(counters == ITEMS, items, tl.where(counters == REFUSED, refused, 0))
+    if CHOICE:
+        place += tl.where(short, 0, of_shorts)
+        scratch += tl.where(short, 0, shorts_rows)
+        low, _, tiles_of = region_tiles(
+            query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE, SHORT, (num_tokens, max_keys)
+        )
+        region = tl.where(short | (region + tiles_of > copied), NOWHERE, region - low)
+        found = tl.where(counters == SHORT_ITEMS, of_shorts, found)
+        found = tl.where((counters == MERGES) & (each < longest), total, found)
     tl.store(counters_ptr + counters, found, mask=tl.program_id(0) == 0)
 
     position = seq_len - query_len + first
@@ -202,6 +241,8 @@ def _plan_kernel(
     used = tl.cdiv(stop - lowest, per_segment)
     place = tl.where(live, place, items + (number - total) * own)
     keep = (number < blocks) & (live | (not CHOICE))
+    if CHOICE:
+        tl.store(plan_ptr + number * SIZE + FIRST_ITEM, tl.where(used > 1, place, -1), mask=keep)
     for done in range(0, tl.max(own, 0), CHUNK):
         segment = done + tl.arange(0, CHUNK)[None, :]
         item = plan_ptr + (place[:, None] + segment) * SIZE
@@ -219,6 +260,8 @@ def _plan_kernel(
         tl.store(item + 9, tl.where(own > 1, scratch, 0)[:, None] + segment * 0, mask=here)
         tl.store(item + 10, short[:, None].to(tl.int32) + segment * 0, mask=here)
         tl.store(item + 11, first[:, None] + segment * 0, mask=here)
+        if CHOICE:
+            tl.store(item + 12, region[:, None] + segment * 0, mask=here)
 
 
 @triton.jit
@@ -227,8 +270,8 @@ def item_at(item_ptr):
     row, left, position = tl.load(item_ptr + 1), tl.load(item_ptr + 2), tl.load(item_ptr + 3)
     seq_len, start, stop = tl.load(item_ptr + 4), tl.load(item_ptr + 5), tl.load(item_ptr + 6)
     part, parts, scratch = tl.load(item_ptr + 7), tl.load(item_ptr + 8), tl.load(item_ptr + 9)
-    short, first = tl.load(item_ptr + 10), tl.load(item_ptr + 11)
-    return tl.load(item_ptr), (row, left, position, seq_len, start, stop, part, parts, scratch, short, first)
+    short, first, region = tl.load(item_ptr + 10), tl.load(item_ptr + 11), tl.load(item_ptr + 12)
+    return tl.load(item_ptr), (row, left, position, seq_len, start, stop, part, parts, scratch, short, first, region)
 
 
 def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -> int:
@@ -244,7 +287,7 @@ def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -
     _plan_kernel[(max(cdiv(blocks, step_plan.BLOCKS), 1),)](
         plan, counters, batch.query_start_loc, batch.seq_lens, batch.num_seqs, batch.num_tokens,
         batch.block_table.shape[1] * batch.shape.block_size, blocks, cut.segments, cut.programs, cut.rows,
-        batch.shape.num_kv_heads, min(features.sees, WIDEST), bundle(step_plan.mask_of(features)),
+        batch.shape.num_kv_heads, min(features.sees, WIDEST), cut.copied or -1, bundle(step_plan.mask_of(features)),
         SHORT=cut.longest_short, SHORT_Q=short_q, SHORT_TILE=short_tile, BLOCK_Q=cut.long[0], TILE=cut.long[1],
         UNIT=cut.unit, RATIO=batch.shape.queries_per_kv, CHOICE=not cut.segments, BLOCKS=step_plan.BLOCKS,
         SEQUENCES=step_plan.SEQUENCES, num_warps=4,

@@ -14,7 +14,7 @@ from common.serving.choice import Choice, Family
 from common.serving.tape import Tape
 from common.spec import Features, PagedBatch
 from common.spec.kernel import Capacity, asked_of
-from common.spec.metadata import cdiv
+from common.spec.metadata import SHORT_QUERY, cdiv
 from common.spec.overlap import Places
 
 MOST_SCRATCH = 2**30  # bytes that a call without a workspace may allocate
@@ -102,9 +102,11 @@ def made_for(batch: PagedBatch, features: Features) -> tuple:
 
 
 def _made_for(batch: PagedBatch, features: Features) -> tuple:
-    """The part of `made_for` that follows from a signature."""
+    """The part of `made_for` that follows from a signature. A static grid plans for short queries alone where the hints
+    have no others."""
     masks = (features.causal, features.sliding_window, features.chunk, features.chunk_lookback, features.cross)
-    return batch.num_tokens, batch.num_seqs, batch.block_table.shape[1], *masks
+    short = batch.stats.max_query_len <= SHORT_QUERY
+    return batch.num_tokens, batch.num_seqs, batch.block_table.shape[1], short, *masks
 
 
 def addresses(features: Features | None) -> tuple:

@@ -12,17 +12,26 @@ import torch
 
 from common.spec.features import Features
 from common.spec.kernel import Capacity
-from common.spec.metadata import cdiv
+from common.spec.metadata import ANY_QUERY, cdiv
 from common.spec.paged_batch import AttentionShape, PagedBatch, SpecError
+from common.spec.workspaces import CopyScratch
 
 # of an item, int32: its sequence (or END, HOLE), first query row of the batch, query tokens of the sequence from there
 # on, position of that row (negative where nothing is before it), keys of the sequence (-1: beyond the capacity), tiles
 # [start, stop), which part of its Q Block's sums it is (-1: all of them), how many parts there are, the scratch row
-# where the parts begin, whether its query is a short one, and its first query token in the sequence
+# where the parts begin, whether its query is a short one, its first query token in the sequence, and where tile 0 would
+# lie in the copy of its keys, in tiles (NOWHERE: they are not copied)
 FIELDS = ("seq", "row", "left", "position", "seq_len", "start", "stop", "part", "parts", "scratch", "short", "first")
-SIZE = len(FIELDS)
+FIELDS += ("region",)
+FIRST_ITEM = len(FIELDS)  # of entry n, where the device cuts: the first item of Q Block n, -1 where it is one item
+SIZE = 16  # entries begin at multiples of 64 bytes: one line of the cache holds an item
 END, HOLE = -1, -2  # no item from here on; a segment that its Q Block is too short for
-COUNTERS = 4  # int32: items claimed, programs done, items of the plan, whether a sequence is beyond the capacity
+NOWHERE = -(2**30)
+# int32: items claimed and programs done by the launch of each list (LISTS), items of the plan, whether a sequence is
+# beyond the capacity, how many of the items are of short queries (those come first where the device cuts), and Q Blocks
+# that a merge looks at: all, or none where each is one item
+LISTS = ("short", "copied", "paged")
+ITEMS, REFUSED, SHORT_ITEMS, MERGES, COUNTERS = 6, 7, 8, 9, 16
 BLOCKS, SEQUENCES = 16, 128  # Q Blocks a program of the plan, sequences that they are compared with at a time
 PARTS_A_PROGRAM = 2  # Q Blocks' rows of scratch for each program that takes items
 
@@ -33,7 +42,8 @@ class Cut:
 
     long: the class of queries of more than `longest_short` tokens. short: of the others; None: they are no items.
     segments: of a Q Block at most; 0: the device chooses. Then programs: that will take the items of every KV head;
-    rows: of scratch for the parts of one KV head.
+    rows: of scratch for the parts of one KV head. copied: tiles of one KV head that the scratch for copied keys of long
+    queries holds; 0: nothing is copied.
     """
 
     long: tuple[int, int]
@@ -42,14 +52,22 @@ class Cut:
     segments: int = 0
     programs: int = 0
     rows: int = 0
+    copied: int = 0
 
     @property
     def unit(self) -> int:
         """Keys that count as one where Q Blocks of both classes are compared."""
         return max(self.long[1], self.short[1] if self.short else 1)
 
+    @property
+    def is_short(self) -> bool:
+        """Whether every query counts as a short one."""
+        return self.longest_short >= ANY_QUERY
+
     def most_blocks(self, num_tokens: int, num_seqs: int) -> int:
         """Q Blocks, at most, of sequences that are items; needs no lengths."""
+        if self.is_short:
+            return num_tokens // self.short[0] + min(num_seqs, num_tokens)
         blocks = num_tokens // self.long[0] + min(num_seqs, num_tokens // (self.longest_short + 1))
         if self.short is not None:
             tokens = min(num_tokens, num_seqs * self.longest_short)
@@ -60,6 +78,14 @@ class Cut:
         """Entries of a plan, at most."""
         blocks = self.most_blocks(num_tokens, num_seqs)
         return blocks * self.segments if self.segments else blocks + self.rows
+
+    def most_places(self, batch: PagedBatch) -> int:
+        """Items under all KV heads, at most, as far as the batch's shapes say."""
+        keys = batch.block_table.shape[1] * batch.shape.block_size
+        items = self.most_blocks(batch.num_tokens, batch.num_seqs) * max(
+            cdiv(keys, min(self.long[1], self.short[1])), 1
+        )
+        return max(min(items, self.most_items(batch.num_tokens, batch.num_seqs)), 1) * batch.shape.num_kv_heads
 
     def make_space(self, num_tokens: int, num_seqs: int, device: torch.device) -> torch.Tensor:
         """int32 [items, fields] for the plan. From torch.zeros: no other scratch may lie over it."""
@@ -87,10 +113,13 @@ class PlannedScratch:
     l: torch.Tensor  # [rows, num_kv_heads]
     num_tokens: int
     num_seqs: int
+    copy: CopyScratch | None = None  # of the keys of long queries
     planned: bool = False  # the plan is that of this step: a launch takes it as it is
 
     @classmethod
-    def up_to(cls, capacity: Capacity, shape: AttentionShape, cut: Cut) -> PlannedScratch:
+    def up_to(
+        cls, capacity: Capacity, shape: AttentionShape, cut: Cut, copy: CopyScratch | None = None
+    ) -> PlannedScratch:
         """Scratch for any batch up to `capacity`, however long its sequences are."""
         device, sizes = capacity.device, (cut.rows, shape.num_kv_heads)
         floats = {"dtype": torch.float32, "device": device}
@@ -102,6 +131,7 @@ class PlannedScratch:
             torch.empty(sizes, **floats),
             capacity.num_tokens,
             capacity.num_seqs,
+            copy,
         )
 
 
@@ -112,7 +142,7 @@ def scratch_rows(shape: AttentionShape, programs: int, block_m: int) -> int:
 
 def ensure_served(workspace: PlannedScratch) -> None:
     """Raise SpecError where the last plan met a sequence beyond the capacity. Waits for the device."""
-    if int(workspace.counters[COUNTERS - 1].item()):
+    if int(workspace.counters[REFUSED].item()):
         raise SpecError(
             "query_start_loc, seq_lens",
             "a sequence with query tokens past the tensors, or more keys than its row of the block table has pages for",

@@ -8,7 +8,7 @@ estimate.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -182,12 +182,18 @@ def _parts_read(workload: Workload, cut: _Blocks) -> Work:
     return Work((1,) * (tokens * shape.num_query_heads), 1, 0, 0, rows * _part_bytes(shape), out)
 
 
+def _long_part(workload: Workload, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a static grid: the part that takes long queries, by what its capture holds."""
+    copied = config.get("copied") or {"least_tokens": 0}
+    return copied if 0 < copied["least_tokens"] <= workload.stats.num_tokens else config["prefill"]
+
+
 def _classes(workload: Workload, config: Mapping[str, Any]) -> list[_Blocks]:
     """Of a static grid: how it cuts short and long queries, where there are some."""
-    classes = (("decode", _short), ("prefill", _long))
+    classes = ((config["decode"], _short), (_long_part(workload, config), _long))
     return [
-        _blocks(workload, config[name], served)
-        for name, served in classes
+        _blocks(workload, part, served)
+        for part, served in classes
         if any(query and served(query) for query, _ in workload.lens)
     ]
 
@@ -210,7 +216,7 @@ def _plan(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
 
 def _copy(workload: Workload, config: Mapping[str, Any], copied: int) -> Work:
     """K and V of long queries out of their pages: read once, written once, `copied` bytes a key."""
-    part = config["prefill"]
+    part = config.get("copied") or config["prefill"]  # of a static grid, of `unpaged`
     keys, _, _ = _sizes(workload, _long)
     share, more = divmod(keys // part["tile_size"], part["copy_programs"])
     each = tuple(n for n in [share + 1] * more + [share] * (part["copy_programs"] - more) if n)
@@ -224,21 +230,19 @@ def _unpaged(workload: Workload, config: Mapping[str, Any], place: int, copied: 
     return _attention(workload, _blocks(workload, config["prefill"], served), copied=copied)
 
 
-def _items(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
-    """The items of both classes, which programs share evenly; a tile is the mean of all tiles."""
-    works = [_attention(workload, cut, config["programs"]) for cut in _classes(workload, config)]
-    if len(works) < 2:
-        return works[0] if works else _attention(workload, _blocks(workload, config["decode"], _short), 1)
-    counts = [sum(work.tiles) for work in works]
-    share, more = divmod(sum(counts), config["programs"])
-    tiles = [share + 1] * more + [share] * (config["programs"] - more)
-    most = max(zip(counts, works, strict=True), key=lambda pair: pair[0])[1]
-    mean = {
-        name: sum(n * getattr(work, name) for n, work in zip(counts, works, strict=True)) // sum(counts)
-        for name in ("tile_bytes", "tile_flops")
-    }
-    whole = {name: sum(getattr(work, name) for work in works) for name in ("read_bytes", "write_bytes", "page_bytes")}
-    return replace(most, tiles=tuple(n for n in tiles if n), **mean, **whole)
+def _items(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
+    """The items of a class, which programs share evenly: the first launch has the short queries, the second the long
+    ones that are read through pages."""
+    if place == 0:
+        return _attention(workload, _blocks(workload, config["decode"], _short), config["programs"])
+    part = _long_part(workload, config)
+    served = _long if part is config["prefill"] else _nobody
+    return _attention(workload, _blocks(workload, part, served), part.get("programs") or config["programs"])
+
+
+def _copied_items(workload: Workload, config: Mapping[str, Any], copied: int) -> Work:
+    part = config["copied"]
+    return _attention(workload, _blocks(workload, part, _long), part["programs"], copied)
 
 
 def _reduce(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
@@ -267,6 +271,8 @@ _RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
     "_prefill_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], lambda query: 1 < query < ANY_QUERY)),
     "_decode_kernel": lambda w, c, _: _attention(w, _blocks(w, c["decode"], lambda query: query == 1)),
     "_attend_items_kernel": _items,
+    "_attend_copied_kernel": lambda w, c, _: _copied_items(w, c, _copied_bytes(w, triton=True)),
+    "_helion__attend_copied_kernel": lambda w, c, _: _copied_items(w, c, _copied_bytes(w, triton=False)),
     "_merge_parts_kernel": _merge,
     "_plan_kernel": _plan,
     "_copy_kernel": lambda w, c, _: _copy(w, c, _copied_bytes(w, triton=True)),

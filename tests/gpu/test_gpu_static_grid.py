@@ -14,7 +14,7 @@ from common.spec.kernel import Capacity
 from compare.competitors import registry
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
-TOKENS, SEQS, KEYS = 1024, 32, 4096
+TOKENS, SEQS, KEYS = 2048, 32, 4096
 BATCHES = 50
 
 

@@ -1,5 +1,6 @@
 """A static grid: equal shares of any batch, one workspace and one grid for all of them, and what exceeds a capacity."""
 
+import dataclasses
 import random
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ from calls import assert_right
 from capacity import at_capacity, bits, poisoned, random_lens
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
-from common.spec.step_plan import FIELDS
+from common.spec.step_plan import FIELDS, ITEMS
 from dsls import in_triton
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
@@ -22,6 +23,14 @@ PLAIN = Features()
 def parts(static_grid: ModuleType, decode=(16, 16), prefill=(32, 16), programs: int = 5) -> Any:
     """The config with these fields of its two parts."""
     return static_grid.Config(static_grid.Part(*decode), static_grid.Part(*prefill), programs=programs)
+
+
+def copying(static_grid: ModuleType) -> Any:
+    """The config with a copy of the keys of long queries in every capture of 20 tokens, by plain loads."""
+    copied = static_grid.Copied(32, 16, 5, copy_programs=3, least_tokens=20)
+    if hasattr(copied, "descriptors"):
+        copied = dataclasses.replace(copied, descriptors=False)
+    return dataclasses.replace(parts(static_grid), copied=copied)
 
 
 def run(static_grid, batch, config=None, workspace=None, features=PLAIN):
@@ -39,16 +48,17 @@ def judge(static_grid, batch, found, features=PLAIN):
 
 def most_parts(workspace) -> int:
     """Of a Q Block of the last batch."""
-    items = workspace.plan[: int(workspace.counters[2])]
+    items = workspace.plan[: int(workspace.counters[ITEMS])]
     return int(items[:, FIELDS.index("parts")].max()) if len(items) else 0
 
 
-@pytest.mark.parametrize(("lens", "cut"), [([(1, 50), (1, 60)], False), ([(1, 112)], True)], ids=["whole", "cut"])
+@pytest.mark.parametrize(("programs", "cut"), [(5, False), (80, True)], ids=["whole", "cut"])
 @pytest.mark.slow_in_helion
-def test_items_are_cut_where_they_have_no_program_each(dsl, lens, cut):
-    static_grid, batch = dsl.module("static_grid"), at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS)
-    workspace = static_grid.workspace(SHAPE, Capacity.of(batch), parts(static_grid))
-    judge(static_grid, batch, run(static_grid, batch, workspace=workspace))
+def test_an_item_is_cut_where_programs_would_have_none(dsl, programs, cut):
+    static_grid, batch = dsl.module("static_grid"), at_capacity([(1, 112)], SHAPE, TOKENS, SEQS, KEYS)
+    config = parts(static_grid, programs=programs)
+    workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
+    judge(static_grid, batch, run(static_grid, batch, config, workspace))
     assert (most_parts(workspace) > 1) == cut
 
 
@@ -65,18 +75,22 @@ def test_layers_of_a_step_share_its_plan(dsl):
         assert torch.equal(planned.counters, before[0]) and torch.equal(planned.plan, before[1])
 
 
+@pytest.mark.parametrize("keys", [None, 0, 60], ids=["pages", "no-room", "copies"])
 @pytest.mark.slow_in_helion
-def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one(dsl):
+def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one(dsl, keys):
+    """keys: that the copy has room for; None: nothing is copied."""
     static_grid, generator, workspace = dsl.module("static_grid"), random.Random(5), None
+    config = parts(static_grid) if keys is None else copying(static_grid)
     for seed in range(6):
         lens = random_lens(generator, TOKENS, SEQS, KEYS) if seed else []
         batch = at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS, seed=seed)
+        capacity = Capacity(batch.num_tokens, batch.num_seqs, batch.device, keys or 0)
         if workspace is None:
-            workspace = static_grid.workspace(SHAPE, Capacity.of(batch), parts(static_grid))
-        used = run(static_grid, batch, workspace=workspace)
-        fresh = static_grid.workspace(SHAPE, Capacity.of(batch), parts(static_grid))
+            workspace = static_grid.workspace(SHAPE, capacity, config)
+        used = run(static_grid, batch, config, workspace)
+        fresh = static_grid.workspace(SHAPE, capacity, config)
         poisoned(fresh)
-        for mine, theirs in zip(used, run(static_grid, batch, workspace=fresh), strict=True):
+        for mine, theirs in zip(used, run(static_grid, batch, config, fresh), strict=True):
             assert torch.equal(bits(mine), bits(theirs)), lens
         judge(static_grid, batch, used)
         live = int(batch.query_start_loc[-1])
@@ -98,6 +112,13 @@ def test_any_number_of_programs_is_right(dsl, sizes, features):
     judge(static_grid, batch, found, features)
 
 
+@pytest.mark.slow_in_helion
+def test_a_hint_of_short_queries_alone_costs_time_and_not_correctness(dsl):
+    static_grid, batch = dsl.module("static_grid"), at_capacity([(20, 61), (1, 9)], SHAPE, TOKENS, SEQS, KEYS)
+    hinted = batch.replace(stats=dataclasses.replace(batch.stats, max_query_len=1))
+    judge(static_grid, batch, run(static_grid, hinted, copying(static_grid)))
+
+
 def beyond(batch, what: str):
     """The last but one sequence of three exceeds the tensors: rows past them, or keys past its row of the table."""
     starts, lengths = batch.query_start_loc.clone(), batch.seq_lens.clone()
@@ -109,13 +130,15 @@ def beyond(batch, what: str):
     return batch.replace(query_start_loc=starts, seq_lens=lengths)
 
 
-@pytest.mark.parametrize("query_len", [4, 20], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("query_len", "copies"), [(4, False), (20, False), (20, True)], ids=["short", "long", "copied"]
+)
 @pytest.mark.parametrize("what", ["tokens", "keys"])
 @pytest.mark.slow_in_helion
-def test_a_sequence_beyond_the_capacity_gets_nan_and_raises_the_flag(dsl, what, query_len):
+def test_a_sequence_beyond_the_capacity_gets_nan_and_raises_the_flag(dsl, what, query_len, copies):
     static_grid = dsl.module("static_grid")
     batch = at_capacity([(1, 120), (query_len, 60)], SHAPE, 1 + query_len, SEQS, KEYS)
-    config = parts(static_grid)
+    config = copying(static_grid) if copies else parts(static_grid)
     workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
     right = run(static_grid, batch, config, workspace)
     static_grid.check(workspace)

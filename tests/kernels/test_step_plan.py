@@ -10,7 +10,20 @@ import torch
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.metadata import ANY_QUERY, cdiv, query_start_loc, seq_lens
-from common.spec.step_plan import COUNTERS, END, FIELDS, HOLE, SEQUENCES, Cut
+from common.spec.step_plan import (
+    COUNTERS,
+    END,
+    FIELDS,
+    FIRST_ITEM,
+    HOLE,
+    ITEMS,
+    MERGES,
+    NOWHERE,
+    REFUSED,
+    SEQUENCES,
+    SHORT_ITEMS,
+    Cut,
+)
 from common.spec.workspaces import SegmentScratch
 from dsl_triton.reduce_segments import reduce_segments
 from dsl_triton.step_plan import make_plan
@@ -26,7 +39,7 @@ def planned(lens, block_q, segments, causal, window=None):
     cut = Cut((block_q, TILE), SHORT, segments=segments)
     plan = cut.make_space(tokens + block_q, len(lens), torch.device("cpu")).fill_(77)
     features = Features(causal=causal, sliding_window=window)
-    counters = torch.tensor([5, 3, 9, 9], dtype=torch.int32)  # of a launch that was broken off
+    counters = torch.full((COUNTERS,), 9, dtype=torch.int32)  # of a launch that was broken off
     count = make_plan(plan, counters, batch, features, cut)
     assert counters[:2].tolist() == [0, 0]
     assert (plan[count:] == 77).all(), "written beyond what is said"
@@ -146,7 +159,7 @@ def test_a_plan_without_room_is_refused_before_any_launch():
         make_plan(plan, torch.zeros(COUNTERS, dtype=torch.int32), batch, Features(), cut)
 
 
-CUT = Cut((8, 32), 3, (2, TILE), programs=12, rows=150)
+CUT = Cut((8, 32), 3, (2, TILE), programs=40, rows=150, copied=9)
 
 
 def chosen(lens, cut, causal, window):
@@ -169,12 +182,20 @@ def chosen(lens, cut, causal, window):
         each = cdiv(longest, (2 + halving % 2 << halving // 2) >> 1)
         items = sum(count * cdiv(n, each) for _, _, _, _, count, n, _, _ in sequences)
         rows = sum(count * cdiv(n, each) * q * RATIO for _, _, q, _, count, n, _, _ in sequences if n > each)
-        turns, work = cdiv(items * HEADS, cut.programs), sum(s[6] for s in sequences)
-        cost = max(turns * (work / max(items, 1) + 1), each + 1) + (2 if each < longest else 0)
+        whole, left = divmod(items * HEADS, cut.programs)
+        turns, mean = whole + (left > 0), sum(s[6] for s in sequences) / max(items, 1)
+        busy = (whole + (max(left / cut.programs, 0.3) if left else 0)) * mean
+        cost = max(busy, each * 0.3) + each * 0.02 + turns * 0.5 + (0.4 if each < longest else 0)
         costs.append((cost if rows <= cut.rows else float("inf"), -each))
     each = -min(costs)[1]
-    blocks = []
+    blocks, held = [], 0
     for seq, (query, keys, block_q, tile, count, n, _, start) in enumerate(sequences):
+        short, region = int(query <= cut.longest_short), NOWHERE
+        if not short:  # all tiles that its rows see are copied, behind those of the sequences before
+            end = keys if causal or not window else min(keys, keys - 1 + window)
+            least = min(max(keys - query - window + 1, 0) // tile, cdiv(end, tile)) if window else 0
+            held += cdiv(end, tile) - least
+            region = held - cdiv(end, tile) if held <= cut.copied else NOWHERE
         for block in range(count):
             first = block * block_q
             end = keys - query + min(first + block_q, query) if causal else keys
@@ -186,15 +207,15 @@ def chosen(lens, cut, causal, window):
             stop = max(stop, 1)
             of_order = max(cdiv(max(end, 0), cut.unit), 1)
             fields = [seq, start + first, query - first, position, keys]
-            short = int(query <= cut.longest_short)
-            blocks.append((-of_order, seq, -block, min(low, stop - 1), stop, cdiv(n, each), block_q, fields, short))
+            order = -short, -of_order, seq, -block
+            blocks.append((*order, min(low, stop - 1), stop, cdiv(n, each), block_q, fields, region))
     items, rows = [], 0
-    for _, _, block, low, stop, n, block_q, fields, short in sorted(blocks):
+    for short, _, _, block, low, stop, n, block_q, fields, region in sorted(blocks):
         per = cdiv(stop - low, n)
         used = cdiv(stop - low, per)
         for segment in range(n):
             begin, end = (min(low + at * per, stop) for at in (segment, segment + 1))
-            part = [segment if used > 1 else -1, used, rows if n > 1 else 0, short, -block * block_q]
+            part = [segment if used > 1 else -1, used, rows if n > 1 else 0, -short, -block * block_q, region]
             items.append([*fields, begin, end, *part] if segment < used else None)
         rows += n * block_q * RATIO if n > 1 else 0
     assert rows <= cut.rows
@@ -213,10 +234,16 @@ def test_the_device_cuts_what_ends_soonest(dsl, seed, causal):
         features = Features(causal=causal, sliding_window=window)
         dsl.module("step_plan").make_plan(plan, counters, batch, features, CUT)
         wanted = chosen(lens, CUT, causal, window)
-        assert counters.tolist() == [0, 0, len(wanted), 0]
-        for item, want in zip(plan.tolist(), wanted, strict=False):
+        found = {number: value for number, value in enumerate(counters.tolist()) if value}
+        assert found.pop(ITEMS, 0) == len(wanted) and found.keys() <= {SHORT_ITEMS, MERGES}
+        for item, want in zip(plan[:, : len(FIELDS)].tolist(), wanted, strict=False):
             assert (item if want else item[0]) == (want or HOLE), (lens, item, want)
         assert (plan[len(wanted) :] == 77).all()
+        merged = [item for item in plan[: counters[MERGES], FIRST_ITEM].tolist() if item >= 0]
+        assert sorted(merged) == [at for at, item in enumerate(wanted) if item and item[FIELDS.index("part")] == 0]
+        assert all(
+            bool(item[FIELDS.index("short")]) == (at < counters[SHORT_ITEMS]) for at, item in enumerate(wanted) if item
+        )
 
 
 def test_a_sequence_beyond_the_capacity_has_no_keys_and_the_rows_that_exist(dsl):
@@ -225,8 +252,8 @@ def test_a_sequence_beyond_the_capacity_has_no_keys_and_the_rows_that_exist(dsl)
     plan = CUT.make_space(batch.num_tokens, batch.num_seqs, torch.device("cpu"))
     counters = torch.zeros(COUNTERS, dtype=torch.int32)
     dsl.module("step_plan").make_plan(plan, counters, batch, Features(), CUT)
-    items = plan[: counters[2]].tolist()
-    assert counters[3] == 1
+    items = plan[: counters[ITEMS]].tolist()
+    assert counters[REFUSED] == 1
     assert sorted((item[0], item[1], item[2], item[4]) for item in items) == [
         (0, 0, 1, 40),
         (1, 1, 2, -1),

@@ -44,7 +44,8 @@ def refill(static: PagedBatch, batch: PagedBatch) -> None:
 
 def poisoned(workspace) -> None:
     """Scratch that nobody has written yet, at its worst."""
-    for tensor in (workspace.acc, workspace.m, workspace.l):
+    copied = (workspace.copy.key, workspace.copy.value) if workspace.copy else ()
+    for tensor in (workspace.acc, workspace.m, workspace.l, *copied):
         tensor.fill_(float("nan"))
     workspace.plan.fill_(2**30)
     workspace.counters.fill_(2**30)

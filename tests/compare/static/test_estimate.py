@@ -124,9 +124,10 @@ def test_a_static_grid_shares_tiles_evenly():
     assert len(work.tiles) == 396
     assert max(work.tiles) - min(work.tiles) <= 1
     assert sum(work.tiles) == 8 * 8 * 64
-    _, mixed, _ = works("triton/static_grid", config, symbols, workload("8q1s4k_q64s64"))
-    assert sum(mixed.tiles) == 8 * 8 * 64 + 8 * 16  # 16 Q Blocks of 4 tokens, a tile each
-    assert mixed.write_bytes > work.write_bytes and mixed.tile_flops == work.tile_flops
+    symbols[1:2] = 2 * symbols[1:2]  # a launch for each class
+    _, short, long, _ = works("triton/static_grid", config, symbols, workload("8q1s4k_q64s64"))
+    assert short.tiles == work.tiles and short.tile_flops == work.tile_flops == long.tile_flops
+    assert sum(long.tiles) == 8 * 16  # 16 Q Blocks of 4 tokens, a tile each
 
 
 def test_every_tokens_scales_are_read_with_its_key():

@@ -27,7 +27,8 @@ BATCHES = {
 
 WITH_NEW_KV = {"prefill-2k", "mixed"}  # kernels that read the step's new K and V hold tiles of them too
 MULTIPLY = ("q_block_kernel", "prefill_kernel", "decode_kernel", "segments_kernel", "long_queries_kernel")
-MULTIPLY += ("unpaged_kernel", "attend_items_kernel")
+GRIDS = ("attend_items_kernel", "attend_copied_kernel")
+MULTIPLY += ("unpaged_kernel", *GRIDS)
 REDUNDANT = 1.05  # of the products' work, what the waves of a program may issue
 NARROW = ("8", "16")  # bits of a lane's load in a loop over keys: a 16-byte row read in eight instructions
 
@@ -62,7 +63,7 @@ def _faults(facts, gpu):
     if not facts["loads"].get("128") and "tma" not in facts["loads"]:
         yield "no 128-bit load"
     held = facts["occupancy"]["programs"] * gpu.units
-    if facts["kernel"].endswith("attend_items_kernel") and facts["grid"][0] > held:  # the last begin behind the others
+    if facts["kernel"].endswith(GRIDS) and facts["grid"][0] > held:  # the last begin behind the others
         yield f"a static grid of {facts['grid'][0]} programs, of which the GPU holds {held}"
     if amd and facts["occupancy"]["programs"] < 2:
         yield f"a unit holds {facts['occupancy']['programs']} program, for {facts['occupancy']['limit']}"
