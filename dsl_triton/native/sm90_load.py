@@ -16,13 +16,14 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from dsl_triton.native.gluon_names import async_copy, async_load, barrier, reinterpret
 from dsl_triton.native.sm90_boxes import fits_box
-from dsl_triton.step_plan import END, HOLE, SIZE
+from dsl_triton.step_plan import END, FIRST_ITEM, HOLE, SIZE
 
 ENTRY = gl.constexpr(
     16
 )  # int32 of a ring's slot: an item's fields, its group of heads and what fills up a power of two
 EARLY = gl.constexpr(2)  # tiles before K's loader is done with an item it asks for the next
-FIELDS, END, HOLE = gl.constexpr(SIZE.value), gl.constexpr(END.value), gl.constexpr(HOLE.value)
+FIELDS, STRIDE = gl.constexpr(FIRST_ITEM.value), gl.constexpr(SIZE.value)  # of an item in the plan
+END, HOLE = gl.constexpr(END.value), gl.constexpr(HOLE.value)
 
 
 @gluon.jit
@@ -42,8 +43,9 @@ def _count_up(counter_ptr):
 @gluon.jit
 def _item(plan_ptr, place, total, NUM_GROUPS: gl.constexpr):
     """(the place-th item as an entry of the ring, its sequence); groups of query heads are fastest."""
+    gl.static_assert(FIELDS < ENTRY, "an entry of the ring has no place for the group of query heads")
     k = gl.arange(0, ENTRY, gl.BlockedLayout([1], [32], [1], [0]))
-    ptrs = plan_ptr + place // NUM_GROUPS * FIELDS + k
+    ptrs = plan_ptr + place // NUM_GROUPS * STRIDE + k
     entry = gl.load(ptrs, mask=(k < FIELDS) & (place < total), other=END)
     return gl.where(k == FIELDS, place % NUM_GROUPS, entry), gl.sum(gl.where(k == 0, entry, 0), 0)
 

@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from common.cases.ask import PLAIN, Ask
 from common.cases.batch import make_batch
 from common.gpus import resolve
-from common.spec import AttentionShape, Features, UnsupportedFeature
+from common.spec import AttentionShape, Features, UnsupportedFeature, step_plan
 from common.spec.kernel import Capacity
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.step_plan import COUNTERS
@@ -18,7 +18,7 @@ from compare.competitors import registry
 from compare.static.compile import compile_in_child
 from compilations import compilation
 from dsl_triton import parallel_softmax
-from dsl_triton.native import sm90_config
+from dsl_triton.native import sm90_config, sm90_load
 from dsl_triton.native import sm90_prefill as native
 from dsl_triton.native.sm90_boxes import (
     OUT_LANES,
@@ -179,6 +179,11 @@ def test_a_workspace_serves_the_batches_of_its_capacity():
         own = native.workspace(shape, Capacity.of(make_batch(lens, shape, fill=False)), native.DEFAULT)
         assert own.plan.shape[0] <= whole.plan.shape[0]
     assert whole.counters.tolist() == [0] * COUNTERS
+
+
+def test_a_slot_of_the_ring_has_place_for_an_items_fields_and_its_group():
+    assert sm90_load.FIELDS.value == len(step_plan.FIELDS) < sm90_load.ENTRY.value
+    assert sm90_load.FIELDS.value < sm90_load.STRIDE.value == step_plan.SIZE
 
 
 def test_the_native_folder_is_in_a_column_of_its_own():
