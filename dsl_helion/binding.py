@@ -12,7 +12,7 @@ import helion
 import torch
 
 from common.choice.legal import fits_one
-from common.spec import AttentionShape, Gpu, PagedBatch, UnsupportedFeature
+from common.spec import AttentionShape, Gpu, PagedBatch, UnsupportedFeature, cdna
 from common.spec import kernel as protocol
 from common.spec.paged_batch import ALIGNMENT
 from dsl_helion import symmetric_memory
@@ -226,7 +226,7 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
             _compiled.clear()
         if not same:
             _compiled[key] = compiled
-    launch = launcher()
+    launch = launcher(cdna.scheduling(config))
     compiled(*args) if launch is None else compiled(*args, _launcher=launch)
 
 

@@ -3,8 +3,9 @@
 The one private hook, the `_launcher` of a generated function, is used in binding.run and here alone.
 """
 
+import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +38,10 @@ def recorded(device: torch.device) -> Iterator[list[Launch]]:
         _recording.launcher = None
 
 
-def launcher() -> Callable | None:
-    """The launcher that a generated function should use; None for its own."""
-    return getattr(_recording, "launcher", None)
+def launcher(options: Mapping[str, Any]) -> Callable | None:
+    """The launcher that a generated function should use; None for its own. options: of Triton's compiler, besides
+    those that Helion's config has words for."""
+    recording = getattr(_recording, "launcher", None)
+    if not options:
+        return recording
+    return functools.partial(recording or helion.runtime.default_launcher, **options)

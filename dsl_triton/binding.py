@@ -1,11 +1,13 @@
 """Which Configs fit a shape and a GPU, and which dtypes and lanes a kernel's operands have."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
 from common.choice.legal import fits_one
-from common.spec import AttentionShape, Gpu
+from common.spec import AttentionShape, Gpu, cdna
 from common.spec.cdna import Cdna
 
 
@@ -87,10 +89,9 @@ def can_overlap(gpu: Gpu) -> bool:
     return gpu.vendor == "nvidia" and int(gpu.arch.removeprefix("sm_")) >= 90
 
 
-def on_cdna(config: Cdna) -> dict[str, int]:
+def on_cdna(config: Cdna) -> dict[str, Any]:
     """Options of AMD's compiler as a launch takes them; none of what a config leaves to the compiler."""
-    asked = {"matrix_instr_nonkdim": config.matrix_instr, "waves_per_eu": config.waves_per_eu}
-    return {name: value for name, value in asked.items() if value}
+    return cdna.options(config)
 
 
 def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:

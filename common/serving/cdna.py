@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from common.choice.legal import LEAST_LANES
 from common.gpus import Gpu
 from common.serving.grid import few_rows
 from common.spec import AttentionShape
@@ -35,6 +36,8 @@ def settled(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> 
       that already and balances causal work.
     - A program has at most one wave for each 32 rows: two waves on fewer rows would compute the same products. Of wide
       heads with an MFMA of 16 rows it has one for each 16, so that sums stay in registers.
+    - On GPUs whose LDS cannot transpose, tiles of the copy of K and V are loaded under `ilp`. In the compiler's own
+      order a wave waits for them in front of the products that they should hide behind.
     - Two stages become three where a small tile lies in one page. With two a wave waits for the page id of the next
       tile as soon as it asked for it; with three it has a tile's time. LDS holds as many tiles as before.
     - A program of fewer waves than a CU has SIMDs has small tiles, so that LDS and registers hold several programs.
@@ -58,9 +61,10 @@ def _settled(config: Any, shape: AttentionShape, gpu: Gpu, decodes: bool) -> Any
         if hasattr(config, "tile_size"):
             row = (power_of_two(shape.head_size) + power_of_two(shape.value_lanes)) * shape.dtype.itemsize
             if parts["num_warps"] < SIMDS:
-                parts["tile_size"] = min(config.tile_size, max(power_of_two(FEW_BYTES // row + 1) // 2, 16))
+                parts["tile_size"] = min(config.tile_size, max(power_of_two(FEW_BYTES // row + 1) // 2, LEAST_LANES))
             parts["num_stages"] = _stages(config, parts.get("tile_size", config.tile_size), row, shape, decodes)
         parts |= {"transposed_keys": not gpu.turns_on_read, "stream": decodes, "xcds": gpu.xcds if several else 1}
+        parts["ilp"] = hasattr(config, COPIED) and not gpu.turns_on_read
     gather = getattr(config, "gather", "")
     tiles = [part.tile_size for part in (config, *parts.values()) if hasattr(part, "tile_size")]
     if gather in BY_KEYS and any(shape.block_size % tile for tile in tiles):

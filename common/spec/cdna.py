@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
+
+from common.spec.toolchain import toolchain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +20,8 @@ class Cdna:
     transposed_keys: load K as [head, tile], the operand of its product. Triton 3.7 swizzles K in shared memory only
     then; otherwise 16 lanes read rows that start in one bank, and wait for each other.
     stream: K and V bypass the unit's cache (`.cg`), because a decode reads each line once.
+    ilp: LLVM orders instructions for parallelism (iterative-ilp), not for occupancy: a tile's loads are waited for
+    behind the products of the tile before. AMD only.
     """
 
     matrix_instr: int = 0
@@ -24,6 +29,24 @@ class Cdna:
     xcds: int = 1
     transposed_keys: bool = False
     stream: bool = False
+    ilp: bool = False
 
 
 LEVERS = tuple(field.name for field in fields(Cdna))
+
+ILP = "schedule_hint", "memory-bound-attention"  # of Triton 3.6 to 3.8
+ILP_SINCE_3_9 = "llvm_fn_attrs", "amdgpu-sched-strategy=iterative-ilp"
+
+
+def options(config: Any) -> dict[str, Any]:
+    """Options of Triton's compiler for AMD; none of what a config leaves to the compiler."""
+    asked = {"matrix_instr_nonkdim": config.matrix_instr, "waves_per_eu": config.waves_per_eu}
+    return {name: value for name, value in asked.items() if value} | scheduling(config)
+
+
+def scheduling(config: Any) -> dict[str, str]:
+    """Those of them that Helion has no setting for."""
+    if not getattr(config, "ilp", False):
+        return {}
+    name, word = ILP if toolchain("gfx9").triton < (3, 9) else ILP_SINCE_3_9
+    return {name: word}

@@ -12,13 +12,15 @@ from common.gpus import resolve
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.serving.cdna import settled
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import AttentionShape, Features, PagedBatch, cdna
 from common.spec.kernel import Capacity
 from common.spec.metadata import BatchStats
+from common.spec.toolchain import Toolchain
 from compare.static.helion_target import helion_as
 from compare.tune.space import Space, with_levers
+from dsl_helion import handle
 from dsl_helion.binding import loop_order
-from dsl_triton import adjustable_tile, q_block
+from dsl_triton import adjustable_tile, q_block, unpaged
 from dsl_triton.binding import on_cdna
 from dsls import in_helion, in_triton, slow_in_helion
 
@@ -95,6 +97,36 @@ def test_a_launch_asks_amds_compiler_for_what_a_config_sets():
     assert asked == {"matrix_instr_nonkdim": 16, "waves_per_eu": 2}
 
 
+@pytest.mark.parametrize(("release", "expected"), [
+    ((3, 6, 0), {"schedule_hint": "memory-bound-attention"}),
+    ((3, 9, 0), {"llvm_fn_attrs": "amdgpu-sched-strategy=iterative-ilp"}),
+])  # fmt: skip
+def test_the_order_for_parallelism_is_asked_for_in_words_of_the_installed_triton(monkeypatch, release, expected):
+    monkeypatch.setattr(cdna, "toolchain", lambda arch: Toolchain(release))
+    assert cdna.scheduling(unpaged.Prefill(ilp=True)) == expected
+    assert cdna.scheduling(unpaged.Prefill()) == {}
+
+
+def test_the_installed_triton_knows_the_words():
+    from triton.backends.amd.compiler import HIPOptions
+
+    assert cdna.scheduling(unpaged.Prefill(ilp=True)).keys() <= HIPOptions.__dataclass_fields__.keys()
+
+
+@in_helion
+def test_helions_launch_asks_for_it_too(dsl):
+    """Helion has no setting for it: the launcher adds the option, in front of a recording one too."""
+    asked = []
+    handle._recording.launcher = lambda *args, **options: asked.append(options)
+    try:
+        handle.launcher({"schedule_hint": "x"})("function", (1,), num_warps=4)
+        handle.launcher({})("function", (1,), num_warps=4)
+    finally:
+        handle._recording.launcher = None
+    assert asked == [{"num_warps": 4, "schedule_hint": "x"}, {"num_warps": 4}]
+    assert handle.launcher({}) is None
+
+
 def test_heads_are_the_slow_axis_of_helions_grid_on_several_dies():
     assert loop_order(q_block.Config(), 3) == [2, 1, 0]
     assert loop_order(q_block.Config(xcds=8), 3) == [1, 0, 2]
@@ -129,6 +161,12 @@ def test_a_page_id_is_loaded_a_tile_ahead(tile, stages, head_size, expected):
     found = settled(q_block.Config(64, tile, 2, stages), shape, PROMPT, resolve("mi300"))
     assert (found.tile_size, found.num_stages) == (tile, expected)
     assert settled(q_block.Config(64, tile, 2, stages), shape, PROMPT, resolve("h200")).num_stages == stages
+
+
+@pytest.mark.parametrize(("gpu", "expected"), [("mi300", True), ("mi350", False), ("h200", False)])
+def test_tiles_of_the_copy_are_loaded_in_the_order_for_parallelism(dsl, gpu, expected):
+    found = settled(dsl.module("unpaged").DEFAULT, SHAPE, PROMPT, resolve(gpu))
+    assert (found.prefill.ilp, found.prefill.num_stages, found.decode.ilp) == (expected, 2, False)
 
 
 def test_tiles_of_several_pages_are_read_by_keys():
