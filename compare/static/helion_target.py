@@ -62,6 +62,14 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
             return hopper_or_later
         return key != "cross_loop_pipeline" and spec.backend.supports_config_key(key)
 
+    def may_reach_tma(config: Any) -> bool:  # Helion asks the device of the tensors, here the CPU; then barriers fence
+        from helion._compiler.compile_environment import CompileEnvironment
+        from helion._compiler.device_function import indexing_uses_tensor_descriptor
+
+        facts = CompileEnvironment.current().config_spec.memory_op_facts
+        blocks = any(fact.ndim in range(2, 6) for fact in facts) and indexing_uses_tensor_descriptor(config.indexing)
+        return hopper_or_later and (blocks or indexing_uses_tensor_descriptor(config.atomic_indexing))
+
     return [
         ("helion._compat", "_is_hip", lambda: amd),
         ("helion._compat", "_is_amd_cdna", lambda: amd),
@@ -70,6 +78,7 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
         ("helion._compat", "_supports_tensor_descriptor", lambda: hopper_or_later),
         ("helion._compat", "_supports_maxnreg", lambda: not amd),
         ("helion._compat", "_sm100_dot_tmem_lhs_broken", lambda device: gpu.arch == "sm_100"),
+        ("helion._compiler.device_function", "_selects_tma_access", may_reach_tma),
         # dependent launches (griddepcontrol) are generated from sm_90 on
         (_ENVIRONMENT, "CompileEnvironment.ptx_capability", property(lambda _: None if amd else capability)),
         ("helion.runtime", "get_num_sm", units),
