@@ -57,6 +57,16 @@ class Gpu:
     xcds: int = 1
 
     @property
+    def bytes_per_us(self) -> float:
+        """Of the memory's peak; of 1 GB/s where no vendor states one."""
+        return (self.hbm_gbps or 1) * 1e3
+
+    @property
+    def flops_per_us(self) -> float:
+        """Of the dense bf16 peak; of 1 TFLOP/s where no vendor states one."""
+        return (self.bf16_tflops or 1) * 1e6
+
+    @property
     def tma(self) -> bool:
         """Whether the GPU has tensor descriptors (TMA) and dependent launches: NVIDIA from sm_90 on."""
         return self.vendor == "nvidia" and int(self.arch.removeprefix("sm_")) >= 90

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.choice.legal import KERNELS, LEAST_LANES, WARP_GROUP_ROWS, Columns, in_registers, is_dense, part_lanes
+from common.choice.legal import (
+    KERNELS,
+    REGISTER_BYTES,
+    WARP_GROUP_ROWS,
+    Columns,
+    in_registers,
+    is_dense,
+    part_lanes,
+)
 from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
@@ -23,7 +31,6 @@ GATHERS = ("key", "run", "page", "flat", "2idx")
 REGISTERS = 65536
 BLOCK_BYTES = 1024  # of shared memory that a program takes beside its own
 MOST_REGISTERS, MOST_PROGRAMS = 255, 16  # of a thread; of an SM, beyond which none more hides latency
-FEW_KEYS, OF_SHARE = 1600, 2.5  # what a slot may walk alone, and of a unit's share
 OF_SHORT_MMA = 0.6  # of a unit's peak: products of under 64 rows pass their operands through registers
 
 
@@ -72,7 +79,7 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
             "lanes": power_of_two(shape.head_size), "value_lanes": power_of_two(shape.value_lanes),
             "bytes": shape.dtype.itemsize, "cache_bytes": shape.cache_dtype.itemsize, "page": shape.block_size,
             "units": max(gpu.units, 1), "warp": gpu.warp_size, "shared": gpu.shared_bytes,
-            "hbm": (gpu.hbm_gbps or 1) * 1e3, "peak": (gpu.bf16_tflops or 1) * 1e6 / max(gpu.units, 1),
+            "hbm": gpu.bytes_per_us, "peak": gpu.flops_per_us / max(gpu.units, 1),
         })  # fmt: skip
     return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
 
@@ -125,28 +132,6 @@ def _both(long: np.ndarray, short: np.ndarray) -> np.ndarray:
     return made
 
 
-def alone(b: Columns, c: Columns, launched: tuple[Launch, Launch]) -> np.ndarray:
-    """Whether a candidate's longest slot walks far more keys than a unit's share of all: it ends long after the others,
-    where more segments would deal its keys to them. launched: as `launches` of them.
-
-    Beside decodes a share is the least that it may be: no number says how many keys lie before the prompts.
-    """
-    long, short = launched
-    prompt = _prompt(b) / 2  # keys that a token of one sees in it
-    before = np.maximum(b["all_keys"] / b["seqs"] - prompt, prompt)
-    of_long, of_short = long.tiles * c["long_tile_size"], short.tiles * c["short_tile_size"]
-    least = of_short + of_long * np.minimum(prompt / np.maximum(before, 1), 1.0)
-    found = [(long.span * c["long_tile_size"], of_long + of_short), (short.span * c["short_tile_size"], least)]
-    return np.logical_or(*(keys > np.maximum(FEW_KEYS, OF_SHARE * share / b["units"]) for keys, share in found))
-
-
-def is_padded(b: Columns, c: Columns) -> np.ndarray:
-    """Whether a candidate's Q Blocks have rows for twice the tokens that any query has, where it names its rows."""
-    rows = np.where(b["prompts"] > 0, c["long_block_m"], c["short_block_m"])
-    most = np.maximum(2 ** np.ceil(np.log2(b["longest"] * b["ratio"])), LEAST_LANES)
-    return (rows > most) & (c["kernel"] != KERNELS.index("native.sm90_prefill"))
-
-
 def _undivided(b: Columns, c: Columns, seqs: np.ndarray, query: np.ndarray, keys: np.ndarray) -> Undivided:
     """Programs of `seqs` sequences of `query` tokens over `keys` keys on the mean. All but b: [2, ...]."""
     tile, stages, dense, threads = c["tile_size"], c["num_stages"], c["dense"], c["num_warps"] * b["warp"]
@@ -162,7 +147,7 @@ def _undivided(b: Columns, c: Columns, seqs: np.ndarray, query: np.ndarray, keys
         most=np.ceil(np.maximum(b["keys"], 1) / tile),
         held=_held(b, rows, tile, threads, stages, values, kv_bytes, dense, c["registers"]),
         products_us=flops / (b["peak"] * np.where(rows >= WARP_GROUP_ROWS, 1.0, OF_SHORT_MMA)),
-        instructions=60 + 7 * rows * tile / threads + kv_bytes / 4 / threads + 2 * rows * values / threads,
+        instructions=7 * rows * tile / threads + kv_bytes / REGISTER_BYTES / threads + 2 * rows * values / threads,
         filled=in_registers(rows, tile, threads, b["lanes"], values, b["cache_bytes"]),
     )
 
@@ -210,7 +195,7 @@ def moved_us(b: Columns, c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray
     """Microseconds at HBM's peak: of K, V, queries and outputs; of partial results; of the copy out of the pages."""
     kv, queries = b["kv_heads"] * (b["head"] + b["value_lanes"]) * b["cache_bytes"], b["kv_heads"] * b["ratio"]
     io = b["tokens"] * queries * (b["head"] + b["value_lanes"]) * b["bytes"]
-    part = 8 * queries * (b["value_lanes"] + 2)
+    part = 2 * REGISTER_BYTES * queries * (b["value_lanes"] + 2)
     long, short = c["long_num_segments"], c["short_num_segments"]
     shorts = np.where(b["prompts"] > 0, b["shorts"], b["tokens"])
     whole = c["kernel"] != 0

@@ -19,19 +19,18 @@ from common.choice import columns, cost
 from common.choice.legal import fitted_part
 from common.choice.model import Net, doubted
 from common.choice.portfolio import CUT, SHORT, Portfolio
-from common.choice.table import table
+from common.choice.table import table, width
 from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats
 
 LABEL = "diptych: learned choice"
 MEMBERS = ("label", "dsl", "gpu", "provenance", "sources", "columns")
-MEMBERS += ("winners", "constants", "portfolio", "net", "held_out")
-WIDTH = 73  # columns of a table
+MEMBERS += ("winners", "constants", "portfolio", "shares", "net", "held_out")
 COUNT = 5  # candidates of a batch that are measured
 TOGETHER = 128  # batches of one pass
 DIGITS = 4  # of a loss
-WASTEFUL = 1.0  # more than any loss that a net says
+STEPS = 2  # log of the steps in a doubling of a count
 TWIN = 0.04  # log of time: near twins lose alike, so another of a kernel and its rows has to promise more
 
 
@@ -89,11 +88,11 @@ class Learned:
         if (plain["dsl"], plain["gpu"]) != (dsl, gpu.name):
             raise NotLearned(f"found {plain['dsl']!r:.40} on {plain['gpu']!r:.40}, allowed {dsl} on {gpu.name}")
         self.dsl, self.gpu = dsl, gpu.name
-        if plain["columns"] != WIDTH:
-            raise NotLearned(f"columns: found {plain['columns']!r:.40}, allowed {WIDTH}")
+        if plain["columns"] != width():
+            raise NotLearned(f"columns: found {plain['columns']!r:.40}, allowed {width()}")
         try:
-            self.net = Net.of(plain["net"], WIDTH)
-            self.portfolio = Portfolio(plain["portfolio"], dsl)
+            self.net = Net.of(plain["net"], width())
+            self.portfolio = Portfolio(plain["portfolio"], plain["shares"], dsl)
         except ValueError as error:
             raise NotLearned(str(error)) from error
         self.provenance, self.held_out, self.winners = plain["provenance"], plain["held_out"], plain["winners"]
@@ -211,13 +210,12 @@ class Learned:
         undivided: columns.Undivided | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """What the net says [batch, candidate] or [batch], rounded: configs that the columns do not tell apart lose the
-        same, in any batch; and the level of the candidates, unless given. What leaves a long program alone or
-        multiplies padding comes behind all that does not."""
+        same, in any batch; and the level of the candidates, unless given."""
         launched = columns.launches(batch, made, undivided)
-        wasteful = columns.alone(batch, made, launched) | columns.is_padded(batch, made)
-        told = self.net.answers(table(batch, made, self.constants, launched)).reshape(-1, *wasteful.shape)
+        answers = self.net.answers(table(batch, made, self.constants, launched))
+        told = answers.reshape(-1, *launched[0].span.shape)
         level = told.mean(axis=-1, keepdims=True) if level is None else level
-        return doubted(told, level).round(DIGITS) + WASTEFUL * wasteful, level
+        return doubted(told, level).round(DIGITS), level
 
     def _short(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu
@@ -267,7 +265,7 @@ def coarse(stats: BatchStats) -> BatchStats:
 
 def up(n: int) -> int:
     """The smallest of 0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20 ... (grid.KEYS) that is at least n."""
-    step = 1 << max(n.bit_length() - 3, 0)
+    step = 1 << max(n.bit_length() - 1 - STEPS, 0)
     return -(-n // step) * step
 
 

@@ -39,7 +39,7 @@ def part_lanes(rows: Any, tile: Any, threads: Any, values: Any) -> Any:
     return np.where(spills & (rows >= PART_ROWS), np.minimum(values, PART_LANES), values)
 
 
-@lru_cache(256)
+@lru_cache
 def value_parts(rows: int, tile: int, threads: int, values: int) -> tuple[slice, ...]:
     """Lanes of `values` that each launch of `unpaged` sums: all, or parts of them."""
     part = int(part_lanes(rows, tile, threads, power_of_two(values)))

@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 
 LIMIT = 4.0  # standard deviations, beyond which a column says no more: what lies outside of the logs is as their edge
-LAYERS = 3
-MOST_MEMBERS, MOST_WIDTH = 16, 512
 DOUBT = 0.5  # standard deviations between members that a candidate loses: held out, 0 picks worse and 1 no better
 
 
 @dataclass(frozen=True)
 class Net:
-    """mean, scale: [column]. layers: of each member LAYERS pairs of weights [inputs, outputs] and biases [outputs];
-    SiLU (Elfwing et al. 2017) stands between them, the last has one output."""
+    """mean, scale: [column]. members: of each pairs of weights [inputs, outputs] and biases [outputs], as many and
+    as large in all; SiLU (Elfwing et al. 2017) stands between them, the last has one output."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -35,7 +33,8 @@ class Net:
         x = np.clip((table - self.mean) / self.scale, -LIMIT, LIMIT).astype(np.float32)
         for weights, biases in self._layers[:-1]:
             x = x @ weights + biases
-            x /= 1 + np.exp(-np.maximum(x, -80))
+            with np.errstate(over="ignore"):  # far below 0 the exponential is infinite and SiLU 0
+                x /= 1 + np.exp(-x)
         weights, biases = self._layers[-1]
         return (x @ weights + biases)[..., 0]
 
@@ -58,9 +57,12 @@ class Net:
         mean, scale = (_array(plain[name], name, (columns,)) for name in ("mean", "scale"))
         if (scale <= 0).any():
             raise ValueError("net: found a scale of 0 or less")
-        if not isinstance(plain["members"], list) or not 0 < len(plain["members"]) <= MOST_MEMBERS:
-            raise ValueError(f"net: found other than 1 to {MOST_MEMBERS} members")
-        return cls(mean, scale, tuple(_layers(member, columns) for member in plain["members"]))
+        if not isinstance(plain["members"], list) or not plain["members"]:
+            raise ValueError("net: found no member")
+        members = tuple(_layers(member, columns) for member in plain["members"])
+        if len({tuple(weights.shape for weights, _ in member) for member in members}) > 1:
+            raise ValueError("net: found members of different sizes")
+        return cls(mean, scale, members)
 
 
 def doubted(answers: np.ndarray, level: np.ndarray) -> np.ndarray:
@@ -71,13 +73,13 @@ def doubted(answers: np.ndarray, level: np.ndarray) -> np.ndarray:
 
 def _layers(plain: Any, columns: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     pairs = isinstance(plain, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in plain)
-    if not pairs or len(plain) != LAYERS:
-        raise ValueError(f"net: found a member without {LAYERS} pairs of weights and biases")
+    if not pairs or not plain:
+        raise ValueError("net: found a member without pairs of weights and biases")
     found, inputs = [], columns
     for number, (weights, biases) in enumerate(plain):
-        outputs = 1 if number == LAYERS - 1 else len(biases) if isinstance(biases, list) else 0
-        if not 0 < outputs <= MOST_WIDTH:
-            raise ValueError(f"net: found a layer of {outputs} outputs, allowed 1 to {MOST_WIDTH}")
+        outputs = 1 if number == len(plain) - 1 else len(biases) if isinstance(biases, list) else 0
+        if not outputs:
+            raise ValueError("net: found a layer without outputs")
         found.append((_array(weights, "weights", (inputs, outputs)), _array(biases, "biases", (outputs,))))
         inputs = outputs
     return tuple(found)

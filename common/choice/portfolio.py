@@ -1,38 +1,40 @@
 """The configs that a choice may take: a few of each kernel, and for a batch the numbers of segments of each.
 
-A portfolio has configs without numbers of segments. These follow from the batch: one, or as many as fill a share of the
-GPU's slots. A kernel with a launch of its own for short queries has the config of the other launch.
+A portfolio has configs without numbers of segments. These follow from the batch: one, or as many as fill one of a few
+shares of the GPU's slots, which logs have. A kernel with a launch of its own for short queries has the config of the
+other launch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from common.choice import columns, legal
 
-MOST_CONFIGS = 40  # of a kernel
 ONE_LAUNCH = ("q_block", "parallel_softmax")  # their Config has no parts
 SHORT = "parallel_softmax"  # serves the short queries of the others
-SHARES = (0.8, 1.25, 2.0, 3.0, 6.0)  # of the slots, that segments may fill: the best of logs are least far from these
 CUT = "num_segments"
 
 
 class Portfolio:
     """rows: (kernel, config as plain values) of all."""
 
-    def __init__(self, plain: Any, dsl: str) -> None:
-        """plain: a list of configs a kernel. Raises ValueError."""
+    def __init__(self, plain: Any, shares: Any, dsl: str) -> None:
+        """plain: a list of configs a kernel. shares: of the slots, that segments may fill. Raises ValueError."""
         if not isinstance(plain, dict) or SHORT not in plain or not set(plain) <= set(columns.KERNELS):
             raise ValueError(f"portfolio: found {plain!r:.80}, allowed configs of {', '.join(columns.KERNELS)}")
         for kernel, parts in plain.items():
             _check(kernel, parts)
+        if not isinstance(shares, list) or not all(isinstance(one, Real) and one > 0 for one in shares):
+            raise ValueError(f"shares: found {shares!r:.80}, allowed numbers above 0")
         self.rows = [(kernel, part) for kernel, parts in plain.items() for part in parts]
         self._columns = columns.configs(self.rows, dsl)
         # (row, share of the slots that its segments fill; 0: one segment)
-        pairs = [(i, s) for i, (_, part) in enumerate(self.rows) for s in ((0.0, *SHARES) if CUT in part else (0.0,))]
+        pairs = [(i, s) for i, (_, part) in enumerate(self.rows) for s in ((0.0, *shares) if CUT in part else (0.0,))]
         self._row, self._share = np.array([i for i, _ in pairs]), np.array([share for _, share in pairs])
         self._whole = np.array([self.rows[i][0] in ONE_LAUNCH for i in self._row])
 
@@ -54,9 +56,7 @@ class Portfolio:
             of |= {name: np.where(whole, of[name], value[:, None]) for name, value in decode.items()}
         wide = {name: value[:, None] for name, value in batch.items()}
         undivided = columns.whole(wide, of)
-        programs = undivided.programs[0] + np.where(whole, undivided.programs[1], 0.0)
-        fill = undivided.held[0] * wide["units"] / np.maximum(programs, 1) * self._share[at]
-        segments = np.clip(down(fill), 1, np.minimum(undivided.most[0], legal.MOST_SEGMENTS))
+        segments = cut(per_slot(wide, undivided, whole), self._share[at], undivided.most[0])
         of |= {"long_num_segments": segments, "short_num_segments": np.where(whole, segments, of["short_num_segments"])}
         return self._row[at], segments, of, undivided
 
@@ -67,9 +67,20 @@ class Portfolio:
         return part if kernel in ONE_LAUNCH else {"prefill": part, "decode": decode}
 
 
+def per_slot(b: columns.Columns, undivided: columns.Undivided, whole: np.ndarray) -> np.ndarray:
+    """Slots of the GPU for each program of one segment. whole: of kernels with one launch for all queries."""
+    programs = undivided.programs[0] + np.where(whole, undivided.programs[1], 0.0)
+    return undivided.held[0] * b["units"] / np.maximum(programs, 1)
+
+
+def cut(slots: np.ndarray, share: Any, most: np.ndarray) -> np.ndarray:
+    """Segments whose programs fill a share of the slots. slots: of `per_slot`; most: tiles of the longest program."""
+    return np.clip(down(slots * share), 1, np.minimum(most, legal.MOST_SEGMENTS))
+
+
 def _check(kernel: str, parts: Any) -> None:
-    if not isinstance(parts, list) or not 0 < len(parts) <= MOST_CONFIGS:
-        raise ValueError(f"portfolio: found {parts!r:.80} of {kernel}, allowed 1 to {MOST_CONFIGS} configs")
+    if not isinstance(parts, list) or not parts:
+        raise ValueError(f"portfolio: found {parts!r:.80} of {kernel}, allowed a list of configs")
     for part in parts:
         whole = isinstance(part, dict) and all(isinstance(v, int | float | str | bool) for v in part.values())
         if not whole or part.keys() != parts[0].keys() or part.get("gather", "key") not in columns.GATHERS:

@@ -6,14 +6,18 @@ Sizes and counts are logarithms: a batch twice as large is one step further, wha
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from common.choice.columns import GATHERS, KERNELS, NEUTRAL, Columns, Launch, launches, moved_us
-from common.choice.cost import parted, terms
+from common.choice.columns import DSLS, GATHERS, KERNELS, NEUTRAL, Columns, Launch, batches, configs, launches, moved_us
+from common.choice.cost import TERMS, parted, terms
+from common.gpus import resolve
+from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 
-LEAST, FEW, SMALL = 1e-3, 0.01, 0.1  # of which, and beside which, logarithms are taken: a count may be 0
+SMALL = 0.01  # beside which logarithms are taken: a count may be 0
 
 
 def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch, Launch] | None = None) -> np.ndarray:
@@ -37,16 +41,23 @@ def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch,
     of_short = slice(len(found), None)
     found += [*_part(b, c, "short_"), *_launched(b, short)]
     of_long, of_short = slice(of_long.start, of_short.start), slice(of_short.start, len(found))
-    found += [_log(us + SMALL) for us in moved_us(b, c)]
+    found += [_log(us) for us in moved_us(b, c)]
     found += [_log(parted(constants, terms(b, c, (long, short))).sum(axis=-1))]
     made = np.empty((len(found), *long.span.shape))
     for number, one in enumerate(found):
         made[number] = one[0] if isinstance(one, tuple) else one
     logs = [number for number, one in enumerate(found) if isinstance(one, tuple)]
-    made[logs] = np.log2(np.maximum(made[logs], LEAST))
+    made[logs] = np.log2(made[logs] + SMALL)
     made[of_long] *= b["prompts"] > 0
     made[of_short] *= b["shorts"] > 0
     return np.ascontiguousarray(made.reshape(len(found), -1).T, dtype=np.float32)
+
+
+@lru_cache
+def width() -> int:
+    """Columns of a table."""
+    b = batches([(AttentionShape(), BatchStats(1, 1, 1, 1, 1, 1), resolve("h200"))])
+    return table(b, configs([(KERNELS[0], {})], DSLS[0]), np.zeros(len(TERMS))).shape[1]
 
 
 def _part(b: Columns, c: Columns, part: str) -> list[Any]:
@@ -60,9 +71,16 @@ def _part(b: Columns, c: Columns, part: str) -> list[Any]:
 def _launched(b: Columns, one: Launch) -> list[Any]:
     """Of one launch's counts."""
     products, instructions = one.span * one.together * one.products_us, one.span * one.together * one.instructions
-    counts = [one.span + SMALL, one.waves + SMALL, one.together, one.held, one.filled]
-    counts += [one.programs / b["units"] + FEW, one.tiles / b["units"] + FEW]
-    return [_log(count) for count in (*counts, products + SMALL, instructions / 1000 + SMALL)]
+    counts = [
+        one.span,
+        one.waves,
+        one.together,
+        one.held,
+        one.filled,
+        one.programs / b["units"],
+        one.tiles / b["units"],
+    ]
+    return [_log(count) for count in (*counts, products, instructions)]
 
 
 def _log(x: np.ndarray) -> tuple[np.ndarray]:

@@ -248,7 +248,7 @@ def estimate_launch(
     clocks, who = tile or _tile_clocks(machine, tile_code(work, facts), latency, together)
     start = (START_LOADS * latency + outside) / ghz / 1e3 if work.tiles else 0.0
     schedule = makespan(work.tiles, gpu.units * together, clocks / ghz / 1e3, start)
-    memory = (work.read_bytes + work.write_bytes) / (machine.sustained * gpu.hbm_gbps * 1e3)
+    memory = (work.read_bytes + work.write_bytes) / (machine.sustained * gpu.bytes_per_us)
     cache = sum(work.tiles) * work.tile_bytes / (machine.l2 * ghz * 1e3)
     moved = start + max(memory, cache)
     us = machine.launch_us + max(moved, schedule)

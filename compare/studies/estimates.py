@@ -99,8 +99,8 @@ def spent(row: Workload, said: Estimate, time_us: float, gpu: gpus.Gpu) -> str:
     machine, needed = machine_of(gpu)[0], cost(row)
     shares = {
         "launch": sum(one.launch_us for one in said.launches),
-        "bytes": needed.bytes / (machine.sustained * gpu.hbm_gbps * 1e3),
-        "matrix": needed.flops / (gpu.bf16_tflops * 1e6),
+        "bytes": needed.bytes / (machine.sustained * gpu.bytes_per_us),
+        "matrix": needed.flops / (gpu.flops_per_us),
     }
     name = max(shares, key=shares.__getitem__)
     return name if shares[name] >= HALF * time_us else "other"

@@ -26,10 +26,10 @@ import numpy as np
 import torch
 
 from common.choice import columns, cost
-from common.choice.learned import LABEL, WIDTH, apart
+from common.choice.learned import LABEL, apart
 from common.choice.model import LIMIT, Net, doubted
-from common.choice.portfolio import ONE_LAUNCH
-from common.choice.table import table
+from common.choice.portfolio import ONE_LAUNCH, cut, per_slot
+from common.choice.table import table, width
 from common.gpus import Gpu, resolve
 from common.serving.winners import Winner
 from common.spec.metadata import power_of_two
@@ -41,7 +41,7 @@ from compare.tune import won
 from compare.tune.points import Point, manifest_of, points, runs_in
 
 CLIP = 0.7  # log: what is twice as slow as the best is as bad as any
-NETS, HIDDEN, EPOCHS, ROWS = 4, 64, 60, 16  # rows of a step
+NETS, HIDDEN, EPOCHS, ROWS = 4, 64, 120, 16  # rows of a step
 RATE, DECAY, BETA = 3e-3, 0.01, 0.05
 SOFT, SHARE = 0.05, 0.3  # log of time in which a pick is soft; its loss beside that of the points
 NEARNESS = 3  # a point that is a third slower than the best counts 0.4 of it
@@ -49,6 +49,7 @@ FOLDS, SEED = 5, 0
 LEAST = 8  # candidates of a row that is judged
 CONFIGS = 16  # of a portfolio, a kernel
 NEAR, SEEN = 1.03, 2  # of a row's best time, and rows: what a portfolio has
+SHARES, FEWER = 7, 1.1  # of the slots; numbers of segments less than this apart are as good
 FIRST, ALONE = (1, 3, 5), "first pick of each kernel by its name"
 FOLLOWS = ("copy_programs", "descriptors", "new_kv", "overlap")  # from batch and GPU, as Family._of_logs has it
 
@@ -72,6 +73,13 @@ class Data:
         self.behind = _lost(self.us, self.kernel)
         self.constants = constants(cost.terms(batches, configs), self.us)
         self.table = table(batches, configs, self.constants)
+        undivided = columns.whole(batches, configs)
+        whole = np.isin(configs["kernel"], [columns.KERNELS.index(name) for name in ONE_LAUNCH])
+        self.slots, self.most, self.cut = (
+            per_slot(batches, undivided, whole),
+            undivided.most[0],
+            configs["long_num_segments"],
+        )
 
     def fit(self, parts: Sequence[np.ndarray], pool: Executor) -> list[Net]:
         """A net over the points of each part; their members are trained beside each other."""
@@ -287,6 +295,21 @@ def _covering(rows: Rows, chosen: Sequence[str]) -> list[str]:
     return found
 
 
+def shares(data: Data) -> list[float]:
+    """Of the slots, by turns the share whose segments are less than FEWER from those of most configs that were near the
+    best of their row and that no earlier share is near to."""
+    at = np.flatnonzero((data.loss <= np.log(NEAR)) & (data.cut > 1) & np.isfinite(data.us))
+    slots, most, segments = data.slots[at], data.most[at], data.cut[at]
+    offers = np.unique((segments / slots).round(2))
+    offers = offers[offers > 0]
+    near = np.abs(np.log(cut(slots, offers[:, None], most) / segments)) <= np.log(FEWER)
+    found: list[float] = []
+    for _ in range(min(SHARES, len(offers))):
+        found.append(float(offers[near.sum(axis=1).argmax()]))
+        near &= ~near[near.sum(axis=1).argmax()]
+    return sorted(found)
+
+
 def _part(kernel: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """What a portfolio has of a config: the part of long queries, or all of it, its segments as one."""
     part = dict(config if kernel in ONE_LAUNCH else config["prefill"])
@@ -317,12 +340,12 @@ def content(
     timed = sum(p.us is not None for p in data.points if p.of(dsl, gpu))
     counts = {"rows": len(rows), "candidates": timed, "points of both DSLs and all GPUs": len(data.points)}
     return {
-        "label": LABEL, "dsl": dsl, "gpu": gpu.name, "sources": dict(sources), "columns": WIDTH,
+        "label": LABEL, "dsl": dsl, "gpu": gpu.name, "sources": dict(sources), "columns": width(),
         "provenance": dict(told) | counts,
         "held_out": {by: _told(regrets) for by, regrets in held.items() if regrets},
         "constants": data.constants.tolist(),
         "winners": [asdict(one) for one in kept],
-        "portfolio": portfolio(data, dsl),
+        "portfolio": portfolio(data, dsl), "shares": shares(data),
         "net": net.plain(),
     }  # fmt: skip
 

@@ -26,6 +26,7 @@ from compare.record.store import read_records
 from compare.tune import learned, records
 
 CELLS = "cells.jsonl"
+TIMER = "graph"  # others add what a launch costs on the host
 REFUSED = ("shared_memory", "hopeless", "raced")  # what spills is not timed, and no loser for that
 
 
@@ -95,7 +96,8 @@ def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
     gpu, times = resolve(manifest_of(folder)["gpu"]), defaultdict(list)
     for record in read_records(folder / CELLS):
         named = _named({"kernel": record.kernel, "config": record.config}, dsl)
-        if named and record.timing and not record.workload.features and record.gpu == gpu.name:
+        timed = record.timing and record.timing.timer == TIMER
+        if named and timed and not record.workload.features and record.gpu == gpu.name:
             times[record.workload, named[0], json.dumps(named[1], sort_keys=True)].append(record.timing.median_us)
     for (info, kernel, text), us in times.items():
         shape, stats = _asked(info)

@@ -118,7 +118,7 @@ def floor_us(workload: Workload, gpu: Gpu, cold: bool = True) -> float | None:
 def floor_of(needed: Cost, dtype: torch.dtype, gpu: Gpu, cold: bool = True) -> float | None:
     """`floor_us` for bytes and FLOPs counted elsewhere."""
     peak = gpu.fp32_tflops if dtype is torch.float32 else gpu.bf16_tflops
-    times = [needed.bytes / gpu.hbm_gbps / 1e3] if gpu.hbm_gbps and cold else []
+    times = [needed.bytes / gpu.bytes_per_us] if gpu.hbm_gbps and cold else []
     times += [needed.flops / peak / 1e6] if peak else []
     return max(times, default=None)
 

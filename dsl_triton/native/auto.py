@@ -13,7 +13,7 @@ from typing import Any
 
 from common.choice.learned import Candidate, Learned, Own
 from common.serving.call import PagedAttention
-from common.serving.choice import RANKED, UNTUNED, Choice, Family, Timed
+from common.serving.choice import MOST_CHOICES, RANKED, UNTUNED, Choice, Family, Timed
 from common.serving.facade import FlashAttention
 from common.serving.library import register
 from common.serving.pieces import few_segments
@@ -149,7 +149,7 @@ class NativeFamily(Family):
         )
 
 
-@lru_cache(4096)
+@lru_cache(MOST_CHOICES)
 def _native(shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int, beside: parallel_softmax.Config) -> Choice:
     config = sm90_config.default(shape, stats, gpu, sees, beside)
     return Choice(KERNEL, few_segments(config, shape, stats), "native/sm90_config.py", UNTUNED)

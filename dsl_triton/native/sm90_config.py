@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from common.choice.legal import REGISTER_BYTES
 from common.choice.situation import Situation
 from common.serving.grid import GRID
 from common.serving.pieces import MOST_PARTS_BYTES
@@ -99,7 +100,7 @@ def most_keys(shape: AttentionShape) -> int:
 
 def most_tokens(shape: AttentionShape, segments: int) -> int:
     """Query tokens at most whose sums, m and l so many segments may leave, in float32: MOST_PARTS_BYTES of them."""
-    return MOST_PARTS_BYTES // (4 * segments * shape.num_query_heads * (shape.head_size + 2))
+    return MOST_PARTS_BYTES // (REGISTER_BYTES * segments * shape.num_query_heads * (shape.head_size + 2))
 
 
 def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int, beside: parallel_softmax.Config) -> Config:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from common.choice import columns, cost, legal
-from common.choice.table import table
+from common.choice.table import table, width
 from common.gpus import resolve
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
@@ -63,7 +63,6 @@ def test_only_unpaged_copies_and_only_segments_leave_parts():
 
 
 def test_a_table_is_finite_for_any_candidate_and_wide_as_said():
-    from common.choice.learned import WIDTH
 
     shapes = [SHAPE, AttentionShape(128, 16, 80, 24), AttentionShape(8, 1, 512, 16), AttentionShape(8, 8, 64, 128)]
     kernels = [("q_block", {}), ("unpaged", {"prefill": {"gather": "page"}, "decode": {"registers": 128}})]
@@ -71,7 +70,7 @@ def test_a_table_is_finite_for_any_candidate_and_wide_as_said():
     wide = {name: value[:, None] for name, value in batch.items()}
     made = {name: value[None, :] for name, value in columns.configs(kernels, "triton").items()}
     found = table(wide, made, np.ones(len(cost.TERMS)))
-    assert found.shape == (len(shapes) * 3 * len(kernels), WIDTH) and np.isfinite(found).all()
+    assert found.shape == (len(shapes) * 3 * len(kernels), width()) and np.isfinite(found).all()
 
 
 @pytest.mark.parametrize("gpu", ["h200", "mi300"])
@@ -107,11 +106,3 @@ def test_a_block_of_keys_that_products_read_is_not_loaded_meanwhile():
     shape, part = AttentionShape(16, 8, 256, 16), (64, 64, 8, 4)
     assert legal.fits_one(*part, shape, H200) and not legal.fits_one(*part, shape, H200, dense=True)
     assert legal.fits_one(32, *part[1:], shape, H200, dense=True)
-
-
-def test_a_q_block_of_more_rows_than_a_query_has_is_padded():
-    parts = [{"block_m": rows} for rows in (16, 32, 64)]
-    made = columns.configs([("parallel_softmax", part) for part in parts], "triton")
-    one, sixteen = (BatchStats(8, 8 * queries, 0, queries, 900, 7200) for queries in (1, 16))
-    found = [columns.is_padded(columns.batches([(SHAPE, stats, H200)]), made).tolist() for stats in (one, sixteen)]
-    assert SHAPE.queries_per_kv == 4 and found == [[False, True, True], [False, False, False]]

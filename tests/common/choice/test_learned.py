@@ -9,6 +9,7 @@ import pytest
 from common.choice import columns, cost, learned, legal
 from common.choice.learned import Candidate, Learned, NotLearned
 from common.choice.portfolio import ONE_LAUNCH, down
+from common.choice.table import width
 from common.gpus import resolve
 from common.serving.winners import built
 from common.spec import AttentionShape
@@ -104,11 +105,11 @@ def test_down_is_the_largest_allowed_number_that_is_no_larger():
     assert list(down(numbers)) == [KEYS[bisect_right(KEYS, n) - 1] for n in numbers]
 
 
-NET = {"mean": [0.0] * learned.WIDTH, "scale": [1.0] * learned.WIDTH}
-NET["members"] = [[[[[0.0]] * learned.WIDTH, [0.0]], [[[0.0]], [0.0]], [[[0.0]], [0.5]]]]
+NET = {"mean": [0.0] * width(), "scale": [1.0] * width()}
+NET["members"] = [[[[[0.0]] * width(), [0.0]], [[[0.0]], [0.0]], [[[0.0]], [0.5]]]]
 PLAIN = {
-    "label": learned.LABEL, "dsl": "triton", "gpu": "h200", "provenance": {}, "sources": {}, "columns": learned.WIDTH,
-    "held_out": {}, "portfolio": {"parallel_softmax": [{"block_m": 16, "num_segments": 1}]},
+    "label": learned.LABEL, "dsl": "triton", "gpu": "h200", "provenance": {}, "sources": {}, "columns": width(),
+    "held_out": {}, "shares": [1.0], "portfolio": {"parallel_softmax": [{"block_m": 16, "num_segments": 1}]},
     "winners": [], "constants": [1.0] * len(cost.TERMS), "net": NET,
 }  # fmt: skip
 
@@ -131,7 +132,8 @@ def test_the_smallest_file_answers():
         ({"constants": [-1.0] * len(cost.TERMS)}, "constants: found"),
         ({"constants": "many"}, "constants: found"),
         ({"portfolio": {"q_block": [{"block_m": 16}]}}, "portfolio"),
-        ({"portfolio": {"parallel_softmax": []}}, "allowed 1 to 40 configs"),
+        ({"portfolio": {"parallel_softmax": []}}, "allowed a list of configs"),
+        ({"shares": [1.0, 0.0]}, "allowed numbers above 0"),
         ({"portfolio": {"parallel_softmax": [{"block_m": [16]}]}}, "allowed fields of one Config"),
         ({"portfolio": {"parallel_softmax": [{"block_m": 16}, {"tile_size": 16}]}}, "allowed fields of one Config"),
         ({"portfolio": {"parallel_softmax": [{"gather": "somehow"}]}}, "allowed fields of one Config"),
