@@ -116,6 +116,42 @@ def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_hea
     return torch.where(cost <= cost.amin(0), each, 0).amax(0)
 
 
+def counted(tiles, count, tokens, choices, ratio):
+    """Items, and rows of scratch, of sequences [sequence] with each choice of tiles a segment."""
+    n = count[:, None] * cdiv(tiles[:, None], choices[None, :])
+    rows = torch.where(n > count[:, None], n * tokens[:, None] * ratio, 0)
+    return n.sum(0).to(torch.int32), rows.sum(0).to(torch.int32)
+
+
+def store_counters(counters, numbers, items, shorts, total, each, longest, refused):
+    """Write the COUNTERS of a plan; those that launches count by begin at 0. numbers: how many there are."""
+    of = hl.arange(numbers)
+    found = torch.where(of == ITEMS, items, torch.where(of == SHORT_ITEMS, shorts, 0))
+    found = torch.where((of == MERGES) & (each < longest), total, found)
+    hl.store(counters, [of], torch.where(of == REFUSED, refused, found))
+
+
+def store_item(plan, item, here, seq, of_segment, of_block):
+    """Write the FIELDS of items [Q Block, segment]. of_segment: start, stop, part, of that size; of_block: row, left,
+    position, seq_len, parts, scratch, short, first and region, of each Q Block."""
+    start, stop, part = of_segment
+    row, left, position, seq_len, parts, scratch, short, first, region = of_block
+    none = part * 0
+    hl.store(plan, [item, 0], seq, extra_mask=here)
+    hl.store(plan, [item, 1], row[:, None] + none, extra_mask=here)
+    hl.store(plan, [item, 2], left[:, None] + none, extra_mask=here)
+    hl.store(plan, [item, 3], position[:, None] + none, extra_mask=here)
+    hl.store(plan, [item, 4], seq_len[:, None] + none, extra_mask=here)
+    hl.store(plan, [item, 5], start, extra_mask=here)
+    hl.store(plan, [item, 6], stop, extra_mask=here)
+    hl.store(plan, [item, 7], part, extra_mask=here)
+    hl.store(plan, [item, 8], parts[:, None] + none, extra_mask=here)
+    hl.store(plan, [item, 9], scratch[:, None] + none, extra_mask=here)
+    hl.store(plan, [item, 10], short[:, None].to(torch.int32) + none, extra_mask=here)
+    hl.store(plan, [item, 11], first[:, None] + none, extra_mask=here)
+    hl.store(plan, [item, 12], region[:, None] + none, extra_mask=here)
+
+
 def _plan_kernel(
     plan: torch.Tensor,  # i32 [items, SIZE]
     counters: torch.Tensor,  # i32 [COUNTERS]
@@ -130,21 +166,13 @@ def _plan_kernel(
     sees: int,
     copied: int,  # tiles of one KV head that may be copied; -1: none are
     f: dict,
-    short_queries: hl.constexpr,
-    short_q: hl.constexpr,
-    short_tile: hl.constexpr,
-    block_q: hl.constexpr,
-    tile: hl.constexpr,
-    unit: hl.constexpr,
-    ratio: hl.constexpr,
-    blocks: hl.constexpr,
-    sequences: hl.constexpr,
-    chunk: hl.constexpr,
-    numbers: hl.constexpr,
-) -> None:
+    short_queries: hl.constexpr, short_q: hl.constexpr, short_tile: hl.constexpr, block_q: hl.constexpr,
+    tile: hl.constexpr, unit: hl.constexpr, ratio: hl.constexpr, blocks: hl.constexpr, sequences: hl.constexpr,
+    chunk: hl.constexpr, numbers: hl.constexpr,
+) -> None:  # fmt: skip
     num_seqs = seq_lens.size(0)
     hl.specialize((plan.size(1), counters.size(0)))
-    lengths = (query_start_loc, seq_lens, num_tokens, max_keys)
+    lengths, limits = (query_start_loc, seq_lens, num_tokens, max_keys), (num_tokens, max_keys)
     for program in hl.grid(groups):
         number = program * blocks + hl.arange(blocks)  # of a Q Block, sequence by sequence
         seq, before = number * 0, number * 0  # its sequence, Q Blocks of those before it
@@ -154,8 +182,9 @@ def _plan_kernel(
         work = hl.zeros([], dtype=torch.float32)
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
+            there = index < num_seqs
             _, query_len_a, seq_len_a, count_a, tokens_a, _ = sequences_at(
-                index, index < num_seqs, lengths, short_queries, short_q, block_q
+                index, there, lengths, short_queries, short_q, block_q
             )
             ends = total + hl.cumsum(count_a, 0)
             ended = ends[None, :] <= number[:, None]
@@ -180,13 +209,11 @@ def _plan_kernel(
         rows = choices * 0
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
-            _, _, seq_len_b, count_b, tokens_b, _ = sequences_at(
-                index, index < num_seqs, lengths, short_queries, short_q, block_q
-            )
-            n = count_b[:, None] * cdiv(longest_tiles(seq_len_b, tokens_b, sees, unit)[:, None], choices[None, :])
-            items = items + n.sum(0).to(torch.int32)
-            used_rows = torch.where(n > count_b[:, None], n * tokens_b[:, None] * ratio, 0)
-            rows = rows + used_rows.sum(0).to(torch.int32)
+            there = index < num_seqs
+            _, _, seq_len_b, count_b, tokens_b, _ = sequences_at(index, there, lengths, short_queries, short_q, block_q)
+            tiles_b = longest_tiles(seq_len_b, tokens_b, sees, unit)
+            more_items, more_rows = counted(tiles_b, count_b, tokens_b, choices, ratio)
+            items, rows = items + more_items, rows + more_rows
         each = segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, choices)
 
         own = cdiv(longest_tiles(seq_len, tokens, sees, unit), each)
@@ -199,8 +226,9 @@ def _plan_kernel(
         region = number * 0
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
+            there = index < num_seqs
             _, query_len_c, seq_len_c, count_c, tokens_c, short_c = sequences_at(
-                index, index < num_seqs, lengths, short_queries, short_q, block_q
+                index, there, lengths, short_queries, short_q, block_q
             )
             as_many = index[None, :] < seq[:, None]  # those too come first that have as many tiles
             more = longer(
@@ -215,23 +243,16 @@ def _plan_kernel(
             of_short = torch.where(short_c, count_c * segments, 0)
             shorts = shorts + of_short.sum(0).to(torch.int32)
             short_rows = short_rows + (of_short * of_part).sum(0).to(torch.int32)
-            _, _, copied_c = region_tiles(
-                query_start_loc, seq_lens, index, index < num_seqs, f, tile, short_queries, (num_tokens, max_keys)
-            )
+            _, _, copied_c = region_tiles(query_start_loc, seq_lens, index, there, f, tile, short_queries, limits)
             region = region + torch.where(as_many, copied_c[None, :], 0).sum(1).to(torch.int32)
             scratch = scratch + (of_part[None, :] * more).sum(1).to(torch.int32)
             num_items = num_items + (count_c * segments).sum(0).to(torch.int32)
         place = place + torch.where(short, 0, shorts)
         scratch = scratch + torch.where(short, 0, short_rows)
-        low, _, own_tiles = region_tiles(
-            query_start_loc, seq_lens, seq, live, f, tile, short_queries, (num_tokens, max_keys)
-        )
+        low, _, own_tiles = region_tiles(query_start_loc, seq_lens, seq, live, f, tile, short_queries, limits)
         region = torch.where(short | (region + own_tiles > copied), NOWHERE, region - low)
         if program == 0:
-            of = hl.arange(numbers)
-            found = torch.where(of == ITEMS, num_items, torch.where(of == SHORT_ITEMS, shorts, 0))
-            found = torch.where((of == MERGES) & (each < longest), total, found)
-            hl.store(counters, [of], torch.where(of == REFUSED, refused, found))
+            store_counters(counters, numbers, num_items, shorts, total, each, longest, refused)
 
         position = seq_len - query_len + first
         last_pos = position + torch.minimum(tokens, query_len - first) - 1
@@ -245,20 +266,12 @@ def _plan_kernel(
             item = place[:, None] + segment
             here = live[:, None] & (segment < own[:, None])
             begins = lowest[:, None] + segment * per_segment[:, None]
-            none = segment * 0
-            hl.store(plan, [item, 0], torch.where(segment < used[:, None], seq[:, None], HOLE), extra_mask=here)
-            hl.store(plan, [item, 1], (start + first)[:, None] + none, extra_mask=here)
-            hl.store(plan, [item, 2], (query_len - first)[:, None] + none, extra_mask=here)
-            hl.store(plan, [item, 3], position[:, None] + none, extra_mask=here)
-            hl.store(plan, [item, 4], seq_len[:, None] + none, extra_mask=here)
-            hl.store(plan, [item, 5], torch.minimum(begins, stop[:, None]), extra_mask=here)
-            hl.store(plan, [item, 6], torch.minimum(begins + per_segment[:, None], stop[:, None]), extra_mask=here)
-            hl.store(plan, [item, 7], torch.where(used[:, None] > 1, segment, -1), extra_mask=here)
-            hl.store(plan, [item, 8], used[:, None] + none, extra_mask=here)
-            hl.store(plan, [item, 9], torch.where(own > 1, scratch, 0)[:, None] + none, extra_mask=here)
-            hl.store(plan, [item, 10], short[:, None].to(torch.int32) + none, extra_mask=here)
-            hl.store(plan, [item, 11], first[:, None] + none, extra_mask=here)
-            hl.store(plan, [item, 12], region[:, None] + none, extra_mask=here)
+            entry = torch.where(segment < used[:, None], seq[:, None], HOLE)
+            ends = torch.minimum(begins + per_segment[:, None], stop[:, None])
+            of_segment = torch.minimum(begins, stop[:, None]), ends, torch.where(used[:, None] > 1, segment, -1)
+            sums = torch.where(own > 1, scratch, 0)
+            of_block = start + first, query_len - first, position, seq_len, used, sums, short, first, region
+            store_item(plan, item, here, entry, of_segment, of_block)
 
 
 _plan = kernel(_plan_kernel)

@@ -124,6 +124,56 @@ def segment_tiles(
     return tl.max(tl.where(cost <= tl.min(cost, 0), each, 0), 0)
 
 
+@triton.jit
+def tiles_by_choice(
+    num_seqs, lengths, longest, work, programs, rows_at_most, num_kv_heads, sees,
+    SHORT: tl.constexpr, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr, UNIT: tl.constexpr, RATIO: tl.constexpr,
+    SEQUENCES: tl.constexpr,
+):  # fmt: skip
+    """Tiles of a segment, as `segment_tiles`, of the numbers of segments that are compared."""
+    halvings = tl.arange(0, CHUNK)  # 1, 1, 2, 3, 4, 6, 8, ... segments of the longest
+    choices = tl.cdiv(longest, (((2 + halvings % 2) << (halvings // 2)) >> 1))
+    items = choices * 0
+    rows = choices * 0
+    for begin in range(0, num_seqs, SEQUENCES):
+        index = begin + tl.arange(0, SEQUENCES)
+        _, _, s, c, b, _ = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
+        n = c[:, None] * tl.cdiv(longest_tiles(s, b, sees, UNIT)[:, None], choices[None, :])
+        items += tl.sum(n, 0)
+        rows += tl.sum(tl.where(n > c[:, None], n * b[:, None] * RATIO, 0), 0)
+    return segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, choices)
+
+
+@triton.jit
+def store_counters(counters_ptr, items, shorts, total, each, longest, refused):
+    """Write the COUNTERS of a plan, by its first program; those that launches count by begin at 0."""
+    of = tl.arange(0, COUNTERS)
+    found = tl.where(of == ITEMS, items, tl.where(of == SHORT_ITEMS, shorts, 0))
+    found = tl.where((of == MERGES) & (each < longest), total, found)
+    tl.store(counters_ptr + of, tl.where(of == REFUSED, refused, found), mask=tl.program_id(0) == 0)
+
+
+@triton.jit
+def store_item(item, here, seq, of_segment, of_block):
+    """Write the FIELDS of items [Q Block, segment] but the region. of_segment: start, stop and part, of that size;
+    of_block: row, left, position, seq_len, parts, scratch, short and first, of each Q Block."""
+    start, stop, part = of_segment
+    row, left, position, seq_len, parts, scratch, short, first = of_block
+    none = part * 0
+    tl.store(item, seq, mask=here)
+    tl.store(item + 1, row[:, None] + none, mask=here)
+    tl.store(item + 2, left[:, None] + none, mask=here)
+    tl.store(item + 3, position[:, None] + none, mask=here)
+    tl.store(item + 4, seq_len[:, None] + none, mask=here)
+    tl.store(item + 5, start, mask=here)
+    tl.store(item + 6, stop, mask=here)
+    tl.store(item + 7, part, mask=here)
+    tl.store(item + 8, parts[:, None] + none, mask=here)
+    tl.store(item + 9, scratch[:, None] + none, mask=here)
+    tl.store(item + 10, short[:, None].to(tl.int32) + none, mask=here)
+    tl.store(item + 11, first[:, None] + none, mask=here)
+
+
 @triton.jit(do_not_specialize=["num_seqs", "num_tokens", "max_keys", "blocks", "segments", "sees", "copied"])
 def _plan_kernel(
     plan_ptr,  # i32 [items, SIZE]
@@ -137,14 +187,13 @@ def _plan_kernel(
     segments,  # of a Q Block, at most; not read with CHOICE
     programs,  # that take the items of all KV heads, rows of scratch for one of them; not read without CHOICE
     rows_at_most,
-    num_kv_heads,
-    sees,
+    num_kv_heads, sees,
     copied,  # tiles of one KV head that may be copied; -1: none are
     f,
     SHORT: tl.constexpr, SHORT_Q: tl.constexpr, SHORT_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr,
     UNIT: tl.constexpr, RATIO: tl.constexpr, CHOICE: tl.constexpr, BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip
-    lengths = (query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys)
+    lengths, limits = (query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys), (num_tokens, max_keys)
     number = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)  # of a Q Block, sequence by sequence
     seq = number * 0
     before = number * 0  # Q Blocks of the sequences before its own
@@ -154,9 +203,8 @@ def _plan_kernel(
     work = 0.0
     for begin in range(0, num_seqs, SEQUENCES):
         index = begin + tl.arange(0, SEQUENCES)
-        _, query_len, seq_len, count, block_q, _ = sequences_at(
-            index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q
-        )
+        there = index < num_seqs
+        _, query_len, seq_len, count, block_q, _ = sequences_at(index, there, lengths, SHORT, SHORT_Q, BLOCK_Q)
         ends = total + tl.cumsum(count, 0)
         ended = ends[None, :] <= number[:, None]
         seq += tl.sum(ended.to(tl.int32), 1)
@@ -164,9 +212,8 @@ def _plan_kernel(
         total += tl.sum(count, 0)
         refused = tl.maximum(refused, tl.max((seq_len < 0).to(tl.int32), 0))
         if CHOICE:
-            longest = tl.maximum(
-                longest, tl.max(tl.where(count > 0, longest_tiles(seq_len, block_q, sees, UNIT), 1), 0)
-            )
+            most = tl.max(tl.where(count > 0, longest_tiles(seq_len, block_q, sees, UNIT), 1), 0)
+            longest = tl.maximum(longest, most)
             mean = mean_keys(query_len, seq_len, f)
             work += tl.sum((count * longest_tiles(mean, block_q, sees, UNIT)).to(tl.float32), 0)
     live = number < total
@@ -176,17 +223,10 @@ def _plan_kernel(
 
     each = longest
     if CHOICE:
-        halvings = tl.arange(0, CHUNK)  # 1, 1, 2, 3, 4, 6, 8, ... segments of the longest
-        choices = tl.cdiv(longest, (((2 + halvings % 2) << (halvings // 2)) >> 1))
-        items = choices * 0
-        rows = choices * 0
-        for begin in range(0, num_seqs, SEQUENCES):
-            index = begin + tl.arange(0, SEQUENCES)
-            _, _, s, c, b, _ = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
-            n = c[:, None] * tl.cdiv(longest_tiles(s, b, sees, UNIT)[:, None], choices[None, :])
-            items += tl.sum(n, 0)
-            rows += tl.sum(tl.where(n > c[:, None], n * b[:, None] * RATIO, 0), 0)
-        each = segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, choices)
+        each = tiles_by_choice(
+            num_seqs, lengths, longest, work, programs, rows_at_most, num_kv_heads, sees,
+            SHORT, SHORT_Q, BLOCK_Q, UNIT, RATIO, SEQUENCES,
+        )  # fmt: skip
 
     own = tl.cdiv(longest_tiles(seq_len, block_q, sees, UNIT), each) if CHOICE else number * 0 + segments
     rank = count - 1 - (number - before)  # Q Blocks that come before this one: here those of its own sequence
@@ -195,9 +235,7 @@ def _plan_kernel(
     items = 0
     of_shorts = 0  # items of short queries, and their rows of scratch
     shorts_rows = 0
-    region = number * 0 + NOWHERE
-    if CHOICE:
-        region = number * 0
+    region = number * 0
     for begin in range(0, num_seqs, SEQUENCES):
         index = begin + tl.arange(0, SEQUENCES)
         _, q, s, c, b, of_short = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
@@ -214,25 +252,18 @@ def _plan_kernel(
             shorts = tl.where(of_short, c * n, 0)
             of_shorts += tl.sum(shorts, 0)
             shorts_rows += tl.sum(shorts * of_part, 0)
-            _, _, tiles_of = region_tiles(
-                query_start_loc_ptr, seq_lens_ptr, index, index < num_seqs, f, TILE, SHORT, (num_tokens, max_keys)
-            )
+            there = index < num_seqs
+            _, _, tiles_of = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, there, f, TILE, SHORT, limits)
             region += tl.sum(tl.where(as_many, tiles_of[None, :], 0), 1)
         place += tl.sum(more, 1)
         scratch += tl.sum(of_part[None, :] * more, 1)
         items += tl.sum(c * n, 0)
-    counters = tl.arange(0, COUNTERS)
-    found = tl.where(counters == ITEMS, items, tl.where(counters == REFUSED, refused, 0))
     if CHOICE:
         place += tl.where(short, 0, of_shorts)
         scratch += tl.where(short, 0, shorts_rows)
-        low, _, tiles_of = region_tiles(
-            query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE, SHORT, (num_tokens, max_keys)
-        )
+        low, _, tiles_of = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE, SHORT, limits)
         region = tl.where(short | (region + tiles_of > copied), NOWHERE, region - low)
-        found = tl.where(counters == SHORT_ITEMS, of_shorts, found)
-        found = tl.where((counters == MERGES) & (each < longest), total, found)
-    tl.store(counters_ptr + counters, found, mask=tl.program_id(0) == 0)
+    store_counters(counters_ptr, items, of_shorts, total, each, longest, refused)
 
     position = seq_len - query_len + first
     last_pos = position + tl.minimum(block_q, query_len - first) - 1
@@ -248,18 +279,20 @@ def _plan_kernel(
         item = plan_ptr + (place[:, None] + segment) * SIZE
         here = keep[:, None] & (segment < own[:, None])
         begins = lowest[:, None] + segment * per_segment[:, None]
-        tl.store(item, tl.where(live[:, None], tl.where(segment < used[:, None], seq[:, None], HOLE), END), mask=here)
-        tl.store(item + 1, (start + first)[:, None] + segment * 0, mask=here)
-        tl.store(item + 2, (query_len - first)[:, None] + segment * 0, mask=here)
-        tl.store(item + 3, position[:, None] + segment * 0, mask=here)
-        tl.store(item + 4, seq_len[:, None] + segment * 0, mask=here)
-        tl.store(item + 5, tl.minimum(begins, stop[:, None]), mask=here)
-        tl.store(item + 6, tl.minimum(begins + per_segment[:, None], stop[:, None]), mask=here)
-        tl.store(item + 7, tl.where(used[:, None] > 1, segment, -1), mask=here)
-        tl.store(item + 8, used[:, None] + segment * 0, mask=here)
-        tl.store(item + 9, tl.where(own > 1, scratch, 0)[:, None] + segment * 0, mask=here)
-        tl.store(item + 10, short[:, None].to(tl.int32) + segment * 0, mask=here)
-        tl.store(item + 11, first[:, None] + segment * 0, mask=here)
+        entry = tl.where(live[:, None], tl.where(segment < used[:, None], seq[:, None], HOLE), END)
+        stops = tl.minimum(begins + per_segment[:, None], stop[:, None])
+        of_segment = tl.minimum(begins, stop[:, None]), stops, tl.where(used[:, None] > 1, segment, -1)
+        of_block = (
+            start + first,
+            query_len - first,
+            position,
+            seq_len,
+            used,
+            tl.where(own > 1, scratch, 0),
+            short,
+            first,
+        )
+        store_item(item, here, entry, of_segment, of_block)
         if CHOICE:
             tl.store(item + 12, region[:, None] + segment * 0, mask=here)
 

@@ -31,6 +31,7 @@ GATHERS = ("key", "run", "page", "flat", "2idx")
 REGISTERS = 65536
 BLOCK_BYTES = 1024  # of shared memory that a program takes beside its own
 MOST_REGISTERS, MOST_PROGRAMS = 255, 16  # of a thread; of an SM, beyond which none more hides latency
+FEW_KEYS, OF_SHARE = 1600, 2.5  # what a slot may walk alone, and of an SM's share
 OF_SHORT_MMA = 0.6  # of a unit's peak: products of under 64 rows pass their operands through registers
 
 
@@ -130,6 +131,23 @@ def _both(long: np.ndarray, short: np.ndarray) -> np.ndarray:
     made = np.empty((2, *np.broadcast_shapes(long.shape, short.shape)), dtype=np.result_type(long, short))
     made[0], made[1] = long, short
     return made
+
+
+def alone(b: Columns, c: Columns, launched: tuple[Launch, Launch]) -> np.ndarray:
+    """Whether a candidate's longest slot walks far more keys than an SM's share of all: it ends long after the others,
+    where more segments would deal its keys to them. launched: as `launches` of them.
+
+    The Gluon kernel deals its items by a plan. Beside decodes a share is the least that it may be: no number says how
+    many keys lie before the prompts.
+    """
+    long, short = launched
+    prompt = _prompt(b) / 2  # keys that a token of one sees in it
+    before = np.maximum(b["all_keys"] / b["seqs"] - prompt, prompt)
+    of_long, of_short = long.tiles * c["long_tile_size"], short.tiles * c["short_tile_size"]
+    least = of_short + of_long * np.minimum(prompt / np.maximum(before, 1), 1.0)
+    found = [(long.span * c["long_tile_size"], of_long + of_short), (short.span * c["short_tile_size"], least)]
+    over = np.logical_or(*(keys > np.maximum(FEW_KEYS, OF_SHARE * share / b["units"]) for keys, share in found))
+    return over & (c["kernel"] != KERNELS.index("native.sm90_prefill"))
 
 
 def _undivided(b: Columns, c: Columns, seqs: np.ndarray, query: np.ndarray, keys: np.ndarray) -> Undivided:

@@ -31,6 +31,7 @@ COUNT = 5  # candidates of a batch that are measured
 TOGETHER = 128  # batches of one pass
 DIGITS = 4  # of a loss
 STEPS = 2  # log of the steps in a doubling of a count
+WASTEFUL = 1  # more than any loss that a net says
 TWIN = 0.04  # log of time: near twins lose alike, so another of a kernel and its rows has to promise more
 
 
@@ -210,12 +211,13 @@ class Learned:
         undivided: columns.Undivided | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """What the net says [batch, candidate] or [batch], rounded: configs that the columns do not tell apart lose the
-        same, in any batch; and the level of the candidates, unless given."""
+        same, in any batch; and the level of the candidates, unless given. What leaves a long program alone comes
+        behind all that does not."""
         launched = columns.launches(batch, made, undivided)
-        answers = self.net.answers(table(batch, made, self.constants, launched))
-        told = answers.reshape(-1, *launched[0].span.shape)
+        lone = columns.alone(batch, made, launched)
+        told = self.net.answers(table(batch, made, self.constants, launched)).reshape(-1, *lone.shape)
         level = told.mean(axis=-1, keepdims=True) if level is None else level
-        return doubted(told, level).round(DIGITS), level
+        return doubted(told, level).round(DIGITS) + WASTEFUL * lone, level
 
     def _short(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu

@@ -18,6 +18,7 @@ from common.spec.metadata import BatchStats, power_of_two
 
 BY_KEYS = {"page": "flat", "run": "key"}  # forms with a page axis (Helion, Triton), and with one index a key
 MATRIX_ROWS = 32  # of an MFMA
+PAGED_ROWS = 2 * MATRIX_ROWS  # of prompts through pages: with more a SIMD has registers for one wave
 WIDE = 128  # lanes of values, beyond which the sums of MATRIX_ROWS rows leave a wave few registers
 AHEAD = 3  # stages: a page id is loaded a tile before what it leads to, and that a tile before its products
 SIMDS = 4  # of a compute unit
@@ -34,6 +35,7 @@ def settled(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> 
     - Decodes read K and V past the CU's L1 cache.
     - Programs of one KV head share an XCD if an XCD serves several heads. With fewer heads the order of the grid does
       that already and balances causal work.
+    - Prompts that are read through pages have at most PAGED_ROWS rows, so that two programs share a CU.
     - A program has at most one wave for each 32 rows: two waves on fewer rows would compute the same products. Of wide
       heads with an MFMA of 16 rows it has one for each 16, so that sums stay in registers.
     - On GPUs whose LDS cannot transpose, tiles of the copy of K and V are loaded under `ilp`. In the compiler's own
@@ -55,6 +57,8 @@ def _settled(config: Any, shape: AttentionShape, gpu: Gpu, decodes: bool) -> Any
     }
     if isinstance(config, Cdna):
         several = not decodes and shape.num_kv_heads > gpu.xcds
+        if hasattr(config, "block_m") and not (decodes or hasattr(config, COPIED)):
+            config = dataclasses.replace(config, block_m=min(config.block_m, PAGED_ROWS))
         rows = max(shape.queries_per_kv, *(getattr(part, "block_m", 1) for part in (config, *parts.values())))
         each = config.matrix_instr if config.matrix_instr and shape.value_lanes > WIDE else MATRIX_ROWS
         parts["num_warps"] = min(config.num_warps, max(rows // each, 1))

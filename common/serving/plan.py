@@ -42,7 +42,8 @@ class Plan(PagedAttention):
     may get another choice, if a warm-up compiles all parts of that one too.
     workspace: uint8, large enough for every choice; one call at a time may use it. The plans of a step lie in memory of
     their own, a part for each choice.
-    unmet: calls since the last warm-up whose launches no warm-up had made. Such a call may have waited for a compiler.
+    unmet: calls since the last warm-up whose choice, or kind of size, no warm-up had made. Such a call may have waited
+    for a compiler. Calls of another kind than the warm-up's (`lse`, new K and V, tables, dtype of `out`) are not told.
     write: writes a step's K and V into pages, as `cache.launch` of the DSL; its launches are kept like those of calls.
     """
 

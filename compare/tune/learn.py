@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from common.choice import columns, cost
-from common.choice.learned import LABEL, apart
+from common.choice.learned import LABEL, WASTEFUL, apart
 from common.choice.model import LIMIT, Net, doubted
 from common.choice.portfolio import ONE_LAUNCH, cut, per_slot
 from common.choice.table import table, width
@@ -73,6 +73,7 @@ class Data:
         self.behind = _lost(self.us, self.kernel)
         self.constants = constants(cost.terms(batches, configs), self.us)
         self.table = table(batches, configs, self.constants)
+        self.alone = columns.alone(batches, configs, columns.launches(batches, configs))
         undivided = columns.whole(batches, configs)
         whole = np.isin(configs["kernel"], [columns.KERNELS.index(name) for name in ONE_LAUNCH])
         self.slots, self.most, self.cut = (
@@ -93,10 +94,11 @@ class Data:
         return [Net(*scaled, tuple(one.result() for one in own)) for scaled, own in zip(found, members, strict=True)]
 
     def told(self, net: Net, at: np.ndarray) -> np.ndarray:
-        """What a net says that these points lose, which are whole rows."""
+        """What a net says that these points lose, which are whole rows, as Learned has it."""
         answers, row = net.answers(self.table[at]), self.row[at]
         count = np.maximum(np.bincount(row), 1)
-        return doubted(answers, np.stack([(np.bincount(row, weights=one) / count)[row] for one in answers]))
+        lost = doubted(answers, np.stack([(np.bincount(row, weights=one) / count)[row] for one in answers]))
+        return lost + WASTEFUL * self.alone[at]
 
 
 def _lost(us: np.ndarray, group: np.ndarray) -> np.ndarray:

@@ -124,6 +124,7 @@ def test_who_is_run_by_name_is_the_command_the_verb_run_and_the_children():
     assert started == children | {
         "common/kit/enter.py",
         "common/kit/isolated.py",
+        "common/serving/ahead.py",
         "compare/__main__.py",
         "compare/run/__main__.py",
     }

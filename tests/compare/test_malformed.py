@@ -140,7 +140,7 @@ LINES = {
     "census --take nowhere.json": "nowhere.json",
     "history --gpu h2000": "--gpu: found h2000, allowed one with two committed days: h200",
     "bisect --row q1s512": "--bad",
-    "bisect --row q1s512 --bad nothing --what right": "git rev-parse: found",
+    "bisect --row q1s512 --bad nothing --what right": "--bad: found 'nothing', allowed a commit",
     "bisect --row q1s512 --bad HEAD --what fast": "--what: found 'fast'",
     "pages nope": "",
     "pages figurs": "pages: did you mean figures? found figurs, allowed ",

@@ -1,8 +1,11 @@
 """What choices have to be whatever was learned: one wave of few decodes, and one for a machine without a GPU."""
 
+import dataclasses
+
 import pytest
 import torch
 
+from common.choice import columns
 from common.gpus import resolve
 from common.serving.choice import NO_GPU
 from common.serving.grid import decided_by
@@ -19,8 +22,11 @@ def test_segments_of_few_decodes_never_begin_a_second_wave(seqs, kv_heads, keys)
     """17 decodes of 4 KV heads in 16 segments were 1,088 programs on 1,056 slots: 37.3 us, in 15 34.2."""
     shape = AttentionShape(4 * kv_heads, kv_heads, 128, 16, BF16, kv_dtype=FP8)
     stats = decided_by(BatchStats.of([(1, keys)] * seqs))
-    config = auto.FAMILY.choose(shape, stats, resolve("h200"), frozenset()).config
-    assert config.num_segments > 1 and config.num_segments * seqs * kv_heads <= 8 * 132
+    choice = auto.FAMILY.choose(shape, stats, resolve("h200"), frozenset())
+    batch = columns.batches([(shape, stats, resolve("h200"))])
+    made = columns.configs([(choice.kernel, dataclasses.asdict(choice.config))], "triton")
+    _, short = columns.launches(batch, made)
+    assert choice.config.num_segments > 1 and short.waves[0] == 1
 
 
 @pytest.mark.parametrize("lanes", [16, 64, 80, 96, 128, 192, 256, 512])

@@ -79,6 +79,7 @@ def test_helion_has_no_escapes_and_no_triton_helper_is_counted_as_host_code():
     assert set(sizes.of_kernel("triton/parallel_softmax").escapes) == {
         "tl.extra.cuda.gdc_launch_dependents",
         "tl.extra.cuda.gdc_wait",
+        "tl.inline_asm_elementwise",  # four fp8 numbers to fp16 at once
     }
 
 
