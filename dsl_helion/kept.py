@@ -16,7 +16,6 @@ The private hooks of Helion are `_base_specialization_key` and a traced kernel's
 import hashlib
 import json
 import os
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -27,6 +26,7 @@ from typing import Any
 import torch
 from torch._inductor.codecache import PyCodeCache  # as Helion loads what it generated
 
+from common.serving.whole import put
 from common.versions import here
 
 FOLDER = "DIPTYCH_HELION_CACHE"
@@ -193,15 +193,8 @@ def _read(path: Path) -> str | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all, whichever other process writes there."""
-    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")  # for this user alone
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(f"{_head(text)}\n{text}")
-        os.replace(made, path)
-    except BaseException:
-        os.unlink(made)
-        raise
+    """Write a file whole or not at all, its hash first."""
+    put(path, f"{_head(text)}\n{text}".encode())
 
 
 def _head(text: str) -> str:

@@ -16,7 +16,6 @@ import platform
 import sys
 import sysconfig
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 
 from common.gpus import gpu_of
+from common.serving.whole import put
 from common.spec import SpecError
 from common.versions import here
 
@@ -128,12 +128,9 @@ def unpack(file: Path, folder: Path, wanted: Mapping[str, str]) -> int:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, for this user alone. A group comes last, for it makes its kernel be found."""
+    """Write a file of the cache. A group comes last, for it makes its kernel be found."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.name.startswith(GROUP):
         children: dict[str, Any] = json.loads(content)["child_paths"]
         content = json.dumps({"child_paths": {name: str(path.parent / name) for name in children}}).encode()
-    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".")
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    os.replace(made, path)
+    put(path, content)

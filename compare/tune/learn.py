@@ -71,16 +71,14 @@ class Data:
         of = {one: i for i, one in enumerate(dict.fromkeys((p.row, p.dsl, p.kernel) for p in self.points))}
         self.kernel = np.array([of[p.row, p.dsl, p.kernel] for p in self.points])
         self.behind = _lost(self.us, self.kernel)
-        self.constants = constants(cost.terms(batches, configs), self.us)
-        self.table = table(batches, configs, self.constants)
-        self.alone = columns.alone(batches, configs, columns.launches(batches, configs))
         undivided = columns.whole(batches, configs)
+        launched = columns.launches(batches, configs, undivided)
+        self.constants = constants(cost.terms(batches, configs, launched), self.us)
+        self.table = table(batches, configs, self.constants, launched)
+        self.alone = columns.alone(batches, configs, launched)
         whole = np.isin(configs["kernel"], [columns.KERNELS.index(name) for name in ONE_LAUNCH])
-        self.slots, self.most, self.cut = (
-            per_slot(batches, undivided, whole),
-            undivided.most[0],
-            configs["long_num_segments"],
-        )
+        self.slots, self.most = per_slot(batches, undivided, whole), undivided.most[0]
+        self.cut = configs["long_num_segments"]
 
     def fit(self, parts: Sequence[np.ndarray], pool: Executor) -> list[Net]:
         """A net over the points of each part; their members are trained beside each other."""
@@ -307,8 +305,9 @@ def shares(data: Data) -> list[float]:
     near = np.abs(np.log(cut(slots, offers[:, None], most) / segments)) <= np.log(FEWER)
     found: list[float] = []
     for _ in range(min(SHARES, len(offers))):
-        found.append(float(offers[near.sum(axis=1).argmax()]))
-        near &= ~near[near.sum(axis=1).argmax()]
+        best = near.sum(axis=1).argmax()
+        found.append(float(offers[best]))
+        near &= ~near[best]
     return sorted(found)
 
 

@@ -18,9 +18,8 @@ from dsl_triton.native.gluon_names import async_copy, async_load, barrier, reint
 from dsl_triton.native.sm90_boxes import fits_box
 from dsl_triton.step_plan import END, FIRST_ITEM, HOLE, SIZE
 
-ENTRY = gl.constexpr(
-    16
-)  # int32 of a ring's slot: an item's fields, its group of heads and what fills up a power of two
+# int32 of a ring's slot: an item's fields, its group of heads and what fills up a power of two
+ENTRY = gl.constexpr(16)
 EARLY = gl.constexpr(2)  # tiles before K's loader is done with an item it asks for the next
 FIELDS, STRIDE = gl.constexpr(FIRST_ITEM.value), gl.constexpr(SIZE.value)  # of an item in the plan
 END, HOLE = gl.constexpr(END.value), gl.constexpr(HOLE.value)
