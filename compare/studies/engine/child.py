@@ -2,8 +2,8 @@
 
     python -m compare.studies.engine.child < TASK
 
-Importing takes longer than many a row, so the next engine's process does it while the one before it measures; the lock
-of a file lets one after the other at the GPU.
+Importing and configuring take longer than many a row, so the next engine's process does both while the one before it
+measures; the lock of a file, taken before a model is loaded, lets one after the other at the GPU.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ CAPTURED = [1, 2, 4, 8, *range(16, 257, 16)]
 WHO = {"engine": "name", "graphs": "graphs", "model": "model", "kv_dtype": "kv_dtype"}  # of a row: its task's
 CACHES = ("TRITON_CACHE_DIR", "HELION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
 FORMAT = "diptych_counter"
+LEAST_FREE = 0.05  # of the GPU's memory, without which vLLM does not start; the cache's size is said
 SHORT = 800  # tokens out; up to these passes are repeated
 LONG = 1  # the number of the pass to the longest length
 
@@ -93,8 +94,8 @@ class Vllm:
             self._llm = LLM(
                 model=folder, load_format=FORMAT, dtype="bfloat16", block_size=16, skip_tokenizer_init=True,
                 attention_backend=BACKENDS.get(task["name"], "CUSTOM"), enable_prefix_caching=False,
-                max_model_len=task["max_seq_len"], max_num_seqs=task["max_seqs"], gpu_memory_utilization=0.3,
-                kv_cache_memory_bytes=task["cache_gib"] << 30, kv_cache_dtype=task["kv_dtype"],
+                max_model_len=task["max_seq_len"], max_num_seqs=task["max_seqs"], kv_cache_dtype=task["kv_dtype"],
+                gpu_memory_utilization=LEAST_FREE, kv_cache_memory_bytes=int(task["cache_gib"] * 2**30),
                 max_num_batched_tokens=task["max_tokens"], disable_log_stats=True, seed=0,
                 compilation_config={"cudagraph_mode": GRAPHS[task["graphs"]], "cudagraph_capture_sizes": CAPTURED},
             )  # fmt: skip
@@ -141,16 +142,21 @@ class Compiles:
 
 
 class Phases:
-    """Seconds of the parts of vLLM's start, by name."""
+    """Seconds of the parts of vLLM's start, by name; before the first one `turn` waits for the GPU.
+
+    waited: the seconds of that.
+    """
 
     PARTS = ("load_model", "determine_available_memory", "initialize_from_config", "compile_or_warm_up_model")
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Callable[[], None]) -> None:
         from vllm.v1.worker.gpu_worker import Worker
 
         self.seconds: dict[str, float] = {}
+        self.waited = 0.0
         for name in self.PARTS:
             setattr(Worker, name, self._timed(getattr(Worker, name), name))
+        setattr(Worker, self.PARTS[0], self._in_turn(getattr(Worker, self.PARTS[0]), turn))
         last = getattr(Worker, self.PARTS[-1])
 
         def with_graphs(worker: Any) -> Any:
@@ -158,6 +164,16 @@ class Phases:
             return last(worker)
 
         setattr(Worker, self.PARTS[-1], with_graphs)
+
+    def _in_turn(self, function: Callable, turn: Callable[[], None]) -> Callable:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            began = time.monotonic()
+            turn()
+            self.waited += time.monotonic() - began
+            return function(*args, **kwargs)
+
+        return run
 
     def _timed(self, function: Callable, name: str) -> Callable:
         @functools.wraps(function)
@@ -201,9 +217,9 @@ def work(task: dict[str, Any]) -> None:
     import vllm  # noqa: F401 - the slow half of a start
 
     register(sizes)
-    phases, imported = Phases(), time.monotonic() - began
+    imported = time.monotonic() - began
     with open(task["lock"], "a", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        phases = Phases(lambda: fcntl.flock(lock, fcntl.LOCK_EX))
         compiles, began = Compiles(), time.monotonic()
         engine = Vllm(task, sizes)
         said = about(task)
@@ -211,7 +227,8 @@ def work(task: dict[str, Any]) -> None:
         compiles.count = 0
         for _ in measure.latency(engine, [16], -1):
             pass
-        start = {"part": "start", "import_s": imported, "start_s": time.monotonic() - began, "caches": which}
+        start_s = time.monotonic() - began - phases.waited
+        start = {"part": "start", "import_s": imported, "start_s": start_s, "caches": which}
         say(said | start | phases.seconds | plans() | made | {"first_compiles": compiles.count})
         compiles.count = 0
         for row in rows(engine, task):
@@ -229,8 +246,9 @@ def steps(task: dict[str, Any]) -> Iterator[tuple[str, int, list[int]]]:
     short = [n for n in lengths if n <= SHORT]
     if "start" in parts:
         yield "start", 0, []
-    if "logprobs" in parts:
-        yield "logprobs", 0, []
+    for part in ("logprobs", "mixed"):
+        if part in parts:
+            yield part, 0, []
     numbers = [number for number in range(task["repeats"] + 1) if number != LONG]
     passes = [("latency", number, short) for number in numbers[: task["repeats"]] if short and "latency" in parts]
     yield from passes[:1]
@@ -246,6 +264,8 @@ def rows(engine: measure.Engine, task: dict[str, Any]) -> Iterator[dict[str, Any
     for part, number, lengths in task.get("steps", steps(task)):
         if part == "logprobs":
             yield measure.logprobs(engine)
+        elif part == "mixed":
+            yield measure.mixed(engine)
         elif part == "latency":
             yield from measure.latency(engine, lengths, number)
         elif part == "serving":

@@ -52,7 +52,7 @@ ENGINES = (
     "helion/auto:full,vllm_triton:partial,helion/auto:partial"
 )
 LENGTHS = "100,400,800,1600,3200,6400"
-PARTS = ("start", "logprobs", "latency", "serving")
+PARTS = ("start", "logprobs", "mixed", "latency", "serving")
 LINES = "engine.jsonl"
 MODEL = "llama-3-8b"
 CACHE_GIB, SMALL_CACHE_GIB = 40, 2  # of K and V: said, so that engines have as much whatever else is on the GPU
@@ -60,6 +60,7 @@ PROMPT, MAX_SEQ_LEN = 500, 8192  # tokens
 PASSES = 2  # over the requests of a trace
 REPEATS = 3  # passes up to 800 tokens out
 REQUESTS = 300  # of a trace
+LOG_TAIL = 2500  # characters of a lost engine's output: the error is above its frames
 SERVING_LIMIT_S = 120.0  # of one pass over them
 
 
@@ -173,7 +174,7 @@ def one_engine(
             run.add({"part": "cut", "status": "cut", "reason": "the time given by --budget was over"} | who)
             said(f"{name}: cut: the time given by --budget was over; the next call goes on with what is left")
         else:
-            tail = lost.log_tail[-600:]
+            tail = lost.log_tail[-LOG_TAIL:]
             run.add({"part": "lost", "status": lost.status, "reason": lost.reason, "log": tail} | who)
             said(f"{name}: {lost.status}: {lost.reason}\n{tail}")
     finally:
@@ -206,6 +207,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--caches", type=Path, metavar="DIR", help="compiled code, a folder an engine; new ones give a first start"
     )
+    parser.add_argument(
+        "--cache",
+        type=positive,
+        metavar="GIB",
+        help=f"of K and V (default {CACHE_GIB}; {SMALL_CACHE_GIB} for small models)",
+    )
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default all)")
     parser.add_argument("--lengths", default=LENGTHS, help=f"tokens out (default {LENGTHS})")
     parser.add_argument(
@@ -237,7 +244,7 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
             "kv_dtype": asked.kv_dtype,
             "caches": asked.caches and str(asked.caches.resolve()),
             "max_seq_len": MAX_SEQ_LEN, "max_seqs": 256, "max_tokens": 8192, "lock": str(lock),
-            "cache_gib": CACHE_GIB if asked.model == MODEL else SMALL_CACHE_GIB,
+            "cache_gib": asked.cache or (CACHE_GIB if asked.model == MODEL else SMALL_CACHE_GIB),
         }
         for name, graphs in engines
     ]  # fmt: skip

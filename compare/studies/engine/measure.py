@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from compare.studies.engine.model import expected
 from compare.workloads.trace import Request
@@ -54,19 +54,57 @@ def latency(
             yield {"part": "latency", "n": n, "pass": number, "seconds": times[n - 1], "wrong": bad}
 
 
-def logprobs(engine: Engine, count: int = 64) -> dict[str, Any]:
+def logprobs(engine: Engine) -> dict[str, Any]:
     """The log-probabilities of the tokens after one prompt."""
-    prompt = prompt_of(PROMPT, engine.vocabulary, 3)
-    engine.add("logprobs", prompt, count, True)
-    tokens: Sequence[int] = ()
-    values: Sequence[float] | None = None
-    while len(tokens) < count:
-        if heard := engine.step():
-            _, tokens, values = heard[-1]
+    tokens, values = _run(engine, {"logprobs": _probe(engine)})["logprobs"]
     return {
-        "part": "logprobs", "wrong": wrong(prompt, tokens, engine.vocabulary),
+        "part": "logprobs", "wrong": wrong(_probe(engine).prompt, tokens, engine.vocabulary),
         "values": [round(float(value), 6) for value in values or ()],
     }  # fmt: skip
+
+
+def mixed(engine: Engine, others: int = 24) -> dict[str, Any]:
+    """Requests that join one by one, so that steps hold prompts beside decodes; the prompt of `logprobs` is among them.
+
+    moved: the largest difference of its log-probabilities from those that it has alone: 0 in a batch-invariant engine.
+    """
+    asked = {f"mixed-{i}": _Asked(prompt_of(3 + 7 * i, engine.vocabulary, i), 40) for i in range(others)}
+    _, alone = _run(engine, {"mixed-alone": _probe(engine)})["mixed-alone"]
+    asked["mixed-probe"] = _probe(engine)
+    asked |= {f"mixed-late-{i}": _Asked(prompt_of(150 - 5 * i, engine.vocabulary, i), 20) for i in range(others)}
+    found = _run(engine, asked)
+    beside = found["mixed-probe"][1]
+    return {
+        "part": "mixed", "requests": len(asked), "tokens_out": sum(len(tokens) for tokens, _ in found.values()),
+        "wrong": sum(wrong(asked[name].prompt, tokens, engine.vocabulary) for name, (tokens, _) in found.items()),
+        "moved": max(abs(float(a) - float(b)) for a, b in zip(alone or (), beside or (), strict=True)),
+    }  # fmt: skip
+
+
+class _Asked(NamedTuple):
+    prompt: list[int]
+    count: int
+    logprobs: bool = False
+
+
+def _probe(engine: Engine) -> _Asked:
+    return _Asked(prompt_of(PROMPT, engine.vocabulary, 3), 64, True)
+
+
+def _run(engine: Engine, asked: dict[str, _Asked]) -> dict[str, tuple[Sequence[int], Sequence[float] | None]]:
+    """Add a request every other step until all have their tokens; (tokens, log-probabilities) of each."""
+    waiting, found = list(asked.items()), {}
+    left, odd = set(asked), False
+    while left:
+        if waiting and not odd:
+            name, one = waiting.pop(0)
+            engine.add(name, *one)
+        odd = not odd
+        for name, tokens, values in engine.step():
+            found[name] = tokens, values
+            if len(tokens) >= asked[name].count:
+                left.discard(name)
+    return found
 
 
 def serving(

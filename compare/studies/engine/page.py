@@ -143,16 +143,20 @@ def serving_table(rows: Rows) -> list[str]:
 
 def agreement(rows: Rows) -> list[str]:
     """A line per engine: distance of log-probabilities from those of FLASH_ATTN, or of vLLM's Triton kernel where that
-    serves no such model."""
+    serves no such model; and of those of a request that runs beside others from those that it has alone."""
     values = {(row["engine"], row["graphs"]): row["values"] for row in rows if row["part"] == "logprobs"}
     base = values.get((BASE, "full"), values.get((OTHER, "full")))
-    lines = ["| engine | graphs | largest difference of a log-probability | calls that met another launch |",
-             "|---|---|---:|---:|"]  # fmt: skip
+    moved = {(row["engine"], row["graphs"]): row for row in rows if row["part"] == "mixed"}
+    beside = " of the same beside others | wrong tokens there |" if moved else ""
+    lines = [f"| engine | graphs | largest difference of a log-probability |{beside} calls that met another launch |",
+             f"|---|---|---:|---:|{'---:|' * 2 * bool(moved)}"]  # fmt: skip
     for one in engines(rows):
         mine = values.get(one)
         far = max(map(abs, (a - b for a, b in zip(mine, base, strict=False)))) if mine and base else None
         unmet = [row["unmet"] for row in rows if (row["engine"], row["graphs"]) == one and "unmet" in row]
-        lines.append(f"| {one[0]} | {one[1]} | {'' if far is None else f'{far:.2e}'} | {max(unmet) if unmet else ''} |")
+        beside = f" {moved[one]['moved']:.2e} | {moved[one]['wrong']} |" if one in moved else " | |" if moved else ""
+        shown = "" if far is None else f"{far:.2e}"
+        lines.append(f"| {one[0]} | {one[1]} | {shown} |{beside} {max(unmet) if unmet else ''} |")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import types
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from common.spec import SpecError
 from compare.exits import NOTHING, USAGE
-from compare.studies.engine import engine, measure, page
+from compare.studies.engine import child, engine, measure, page
 from compare.studies.engine.child import rows as child_rows
 from compare.studies.engine.child import steps
 from compare.studies.engine.model import SIZES, STREAM, Sizes, expected, fill
@@ -70,14 +71,46 @@ def test_serving_ends_at_its_limit_and_says_how_many_ended():
     assert (row["done"], row["requests"]) == (0, 1) and 0 < row["tokens_out"] < 50
 
 
+class Shifting(Pretended):
+    """Gives other log-probabilities to a request that runs beside others."""
+
+    def step(self):
+        beside = len(self.waiting) > 1
+        return [
+            (name, tokens, values and [-0.5 - 0.25 * beside] * len(values)) for name, tokens, values in super().step()
+        ]
+
+
+def test_requests_that_join_one_by_one_say_whether_log_probabilities_move():
+    still, moving, slipped = Pretended(beside=99), Shifting(beside=99), Pretended(beside=99, slip=90)
+    row = measure.mixed(still)
+    assert (row["requests"], row["tokens_out"]) == (49, 24 * 40 + 64 + 24 * 20)
+    assert (row["wrong"], row["moved"], measure.mixed(moving)["moved"]) == (0, 0.0, 0.25)
+    assert measure.mixed(slipped)["wrong"] > 0
+
+
+def test_a_start_is_timed_without_the_wait_for_the_gpu(monkeypatch):
+    calls = []
+    worker = types.SimpleNamespace(**{name: lambda *_: calls.append("worker") for name in child.Phases.PARTS})
+    monkeypatch.setitem(sys.modules, "vllm", types.ModuleType("vllm"))
+    for name in ("vllm.v1", "vllm.v1.worker", "vllm.v1.worker.gpu_worker"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["vllm.v1.worker.gpu_worker"].Worker = worker
+    times = iter([0.0, 5.0, 5.0, 7.0])
+    monkeypatch.setattr(child.time, "monotonic", lambda: next(times))
+    phases = child.Phases(lambda: calls.append("turn"))
+    worker.load_model()
+    assert calls == ["turn", "worker"] and (phases.waited, phases.seconds) == (5.0, {"load_model": 2.0})
+
+
 def test_a_child_gives_every_part_that_it_is_told():
     task = {
-        "parts": ["logprobs", "latency", "serving"], "lengths": [2, 900], "repeats": 2, "requests": [(5, 2)],
-        "serving_passes": 2, "serving_limit_s": 100.0,
+        "parts": ["logprobs", "mixed", "latency", "serving"], "lengths": [2, 900], "repeats": 2,
+        "requests": [(5, 2)], "serving_passes": 2, "serving_limit_s": 100.0,
     }  # fmt: skip
     found = list(child_rows(Pretended(), task))
     assert [(row["part"], row.get("pass"), row.get("n")) for row in found] == [
-        ("logprobs", None, None), ("latency", 0, 2), ("latency", 1, 2), ("latency", 1, 900),
+        ("logprobs", None, None), ("mixed", None, None), ("latency", 0, 2), ("latency", 1, 2), ("latency", 1, 900),
         ("serving", 0, None), ("serving", 1, None), ("latency", 2, 2),
     ]  # fmt: skip
     assert all(row["wrong"] == 0 for row in found) and len(found[0]["values"]) == 64
@@ -259,6 +292,14 @@ def test_the_page_tells_how_an_engines_last_process_ended():
     row = who | {"part": "latency", "n": 1, "pass": 0, "seconds": 1.0, "wrong": 0}
     assert "Engines that did not end" in page.render([row, lost], None)
     assert "Engines that did not end" not in page.render([row, lost, who | {"part": "end", "source": "b"}], None)
+
+
+def test_the_page_says_how_far_log_probabilities_moved():
+    who = {"engine": "triton/auto", "graphs": "always", "source": "a"}
+    rows = [who | {"part": "logprobs", "values": [-1.0], "wrong": 0}]
+    assert "| triton/auto | always |  |  |" in page.render(rows, None)
+    rows.append(who | {"part": "mixed", "wrong": 0, "moved": 0.0})
+    assert "| triton/auto | always |  | 0.00e+00 | 0 |  |" in page.render(rows, None)
 
 
 def test_the_page_has_shares_of_fa3_and_names_what_was_lost(tmp_path):
