@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 OK, WRONG, USAGE, NO_GPU, GATE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
@@ -85,6 +85,15 @@ def told(message: str, width: int) -> str:
 
 class Parser(argparse.ArgumentParser):
     """argparse's parser, whose refusals are printed like every other error, without the list of options."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse's, but an empty word is refused: as a value it would count as none given, or as this folder."""
+        words = sys.argv[1:] if args is None else list(args)
+        for before, word in zip(["", *words], words, strict=False):
+            if word == "" or (word.startswith("--") and word.endswith("=")):
+                name = word[:-1] or (before if before.startswith("-") else "arguments")
+                self.error(f"{name}: found '', allowed a word that is not empty")
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         say(self._in_our_words(message))

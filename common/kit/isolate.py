@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 LONGEST_REPLY = 2**20
 WRITTEN = "wrote into the channel to the kit"
 IDLE = 0.005  # processor time, as part of a limit, below which a child was idle in its second half
+MOST_READ = 99  # files of the judge that are named
 LOOKS = 4  # at the threads of a process that may be idle
 FEW_TICKS_S = 0.04  # the system counts processor time in hundredths of a second
 
@@ -174,8 +175,6 @@ class Isolated:
         if left:
             self.close()
             return Reply("crash", f"left {len(left)} process(es) running behind the call")
-        read = said.pop("read", None)
-        self.noted.read |= {plain(path) for path in read} if isinstance(read, list) else set()
         return Reply(said.pop("status"), plain(said.pop("reason", "")), said)
 
     def kill(self) -> None:
@@ -230,9 +229,14 @@ class Isolated:
 
     def _heard(self, nonce: str, limit: float, *, alone: bool = False) -> dict[str, Any]:
         """The child's answer to the question with this nonce; anything else, or anything after a line that must be the
-        last (`alone`), is the kernel's doing. Raises Lost."""
+        last (`alone`), is the kernel's doing. Before it come lines of what the kernel reads. Raises Lost."""
+        end = time.monotonic() + limit
         try:
             said = json.loads(self._line(limit))
+            while isinstance(said, dict) and list(said) == ["read"]:
+                if len(self.noted.read) < MOST_READ:
+                    self.noted.read.add(plain(said["read"]))
+                said = json.loads(self._line(max(0.0, end - time.monotonic())))
         except Lost as lost:
             lost.status, lost.reason = _named(lost, limit, self.limits.flood)
             raise

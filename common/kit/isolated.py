@@ -35,8 +35,7 @@ FLASH = {"causal", "sliding_window", "softcap", "sinks"} | IMPLIED  # its ALiBi 
 _memory: dict[tuple[int, ...], list[torch.Tensor]] = {}  # sizes of the storages -> the buffers of a call
 _workspaces: dict[Any, Any] = {}
 COMMON = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-JUDGE = tuple(os.path.join(COMMON, room, "") for room in ("oracle", "cases"))
-_read: set[str] = set()  # files of JUDGE opened here
+JUDGE = tuple(os.path.join(COMMON, room, "") for room in ("oracle", "cases", "mutants"))
 LOST = ("CUDA error", "HIP error")  # torch's errors for a dead context
 
 
@@ -257,6 +256,15 @@ def protocol(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> N
 ADAPTERS = {f.__name__: f for f in (paged, flash_attn_varlen, flash_attn_kvcache, protocol)}
 
 
+def returned(found: Any, target: Any) -> tuple[Any, Any]:
+    """What a call gave back as `out` and LSE; None for what it wrote in place. Behind these two others may stand. What
+    is no tensor, from a target that is given `out`, is no result."""
+    out, lse = (*found, None, None)[:2] if isinstance(found, tuple | list) else (found, None)
+    if "out" in accepted(target)[0] and not isinstance(out, torch.Tensor):
+        return None, None
+    return out, lse
+
+
 def keep(name: str, found: Any, into: torch.Tensor, tokens: int) -> None:
     """Copy the kernel's result into the tensor that goes back. Raises Declined where it is no such tensor."""
     if type(found) is not torch.Tensor:
@@ -272,9 +280,8 @@ def keep(name: str, found: Any, into: torch.Tensor, tokens: int) -> None:
 def call(request: dict[str, Any]) -> dict[str, Any]:
     memory = buffers(request)
     t = views(request, memory)
-    found = ADAPTERS[request["adapter"]](load(request["kernel"]), t, request["call"])
-    found = found if isinstance(found, tuple) and len(found) in (1, 2) else (found,)
-    out, lse = (*found, None)[:2]
+    target = load(request["kernel"])
+    out, lse = returned(ADAPTERS[request["adapter"]](target, t, request["call"]), target)
     cuda = memory[0].is_cuda
     if cuda:
         torch.cuda.current_stream().synchronize()  # only this stream: work that nobody waits for is not done
@@ -324,15 +331,24 @@ def limit_memory(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def watch(event: str, arguments: tuple[Any, ...]) -> None:
-    """Python's audit hook: records which of the judge's files are opened, imported or read."""
-    if event == "open" and isinstance(arguments[0], str | bytes):
-        path = os.path.realpath(os.fsdecode(arguments[0]))
-        if path.startswith(JUDGE):
-            folder, name = os.path.split(path)
-            if os.path.basename(folder) == "__pycache__":
-                path = os.path.join(os.path.dirname(folder), name.partition(".")[0] + ".py")
-            _read.add(os.path.relpath(path, os.path.dirname(COMMON)))
+def watching(tell: Callable[[bytes], Any]) -> Callable[[str, tuple[Any, ...]], None]:
+    """Python's audit hook, which tells at once which of the judge's files are opened, imported or read: what is kept
+    here, or found here by its name, a kernel could change."""
+    real, decoded, split, judge = os.path.realpath, os.fsdecode, os.path.split, JUDGE
+    within, told, dumps = len(os.path.dirname(COMMON)) + 1, set(), json.dumps
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | bytes):
+            path = real(decoded(arguments[0]))
+            if path.startswith(judge):
+                folder, name = split(path)
+                if folder.endswith("__pycache__"):
+                    path = f"{split(folder)[0]}/{name.partition('.')[0]}.py"
+                if path not in told:
+                    told.add(path)
+                    tell(dumps({"read": path[within:]}).encode() + b"\n")
+
+    return watch
 
 
 def questions(channel: socket.socket) -> Iterator[dict[str, Any]]:
@@ -362,14 +378,13 @@ def main() -> None:
         repairs.install()
     if int(num_bytes) and os.path.exists("/proc/self/statm"):
         limit_memory(int(num_bytes))
-    sys.addaudithook(watch)
+    sys.addaudithook(watching(channel.sendall))
     for request in questions(channel):
         channel.sendall(json.dumps({"status": "begun", "nonce": request["nonce"]}).encode() + b"\n")
         reply = answer(request)
         if os.getpid() != me:
             os._exit(0)  # a fork of the kernel returned from the call
-        reply |= {"nonce": request["nonce"]} | ({"read": sorted(_read)[:9]} if _read else {})
-        channel.sendall(json.dumps(reply).encode() + b"\n")
+        channel.sendall(json.dumps(reply | {"nonce": request["nonce"]}).encode() + b"\n")
         if reply["status"] == "crash" and any(words in reply["reason"] for words in LOST):
             os._exit(3)  # the parent starts another process
 

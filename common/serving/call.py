@@ -244,7 +244,9 @@ class PagedAttention:
         again.replay(pointers, tape.current_stream(device))
         return memory
 
-    def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool) -> Prepared:
+    def _prepare(
+        self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool, written: tuple
+    ) -> Prepared:
         return Prepared.of(self._family(portable), batch, features, buffer)
 
     def _launch(
@@ -276,7 +278,7 @@ class PagedAttention:
         with tape.on(batch.device):
             if prepared is None:
                 remark(self.family.name)
-                prepared = self._prepare(batch, features, buffer, portable)
+                prepared = self._prepare(batch, features, buffer, portable, (out, lse))
             if buffer is None and prepared.layout.places:
                 buffer = torch.empty(prepared.layout.num_bytes, dtype=torch.uint8, device=batch.device)
             memory = prepared.new_memory(batch.device) if planned is None else planned.memory

@@ -42,8 +42,8 @@ class Plan(PagedAttention):
     may get another choice, if a warm-up compiles all parts of that one too.
     workspace: uint8, large enough for every choice; one call at a time may use it. The plans of a step lie in memory of
     their own, a part for each choice.
-    unmet: calls since the last warm-up whose choice, or kind of size, no warm-up had made. Such a call may have waited
-    for a compiler. Calls of another kind than the warm-up's (`lse`, new K and V, tables, dtype of `out`) are not told.
+    unmet: calls since the last warm-up whose choice, kind of size, or form (which tensors are given, dtypes, whether
+    16 divides their strides) no warm-up had made. Such a call may have waited for a compiler.
     write: writes a step's K and V into pages, as `cache.launch` of the DSL; its launches are kept like those of calls.
     """
 
@@ -104,7 +104,9 @@ class Plan(PagedAttention):
         """The key of a step: a plan has one memory for all streams."""
         return None, tape.capture(query.get_device())
 
-    def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool) -> Prepared:
+    def _prepare(
+        self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool, written: tuple
+    ) -> Prepared:
         """Check the limits and choose, in the first call of a signature; the signature includes all shapes."""
         if expect_flag(portable, "portable") and self.family is not self.family.portable:
             raise SpecError("portable", portable, "False of a plan's call: plan_paged_attention takes it for them all")
@@ -117,7 +119,8 @@ class Plan(PagedAttention):
         choice = self.choice_of(batch.stats, asked_of(batch, features), features.sees)
         if choice not in self._layouts:
             raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
-        self._note(compiled_by(choice, batch.num_tokens, batch.num_seqs))
+        met = compiled_by(choice, batch.num_tokens, batch.num_seqs)
+        self._note({(*one, _form(batch, written)) for one in met})
         return Prepared(self.family, choice, self._layouts[choice], self._memory[choice])
 
     def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
@@ -374,8 +377,19 @@ def _work(points: list[BatchStats], largest: bool) -> int:
 
 def kind_of(tokens: int, seqs: int) -> tuple[str, str, bool]:
     """The kind of a launch: what compilers and kernels distinguish of its sizes."""
-    of_tokens, of_seqs = ("one" if size == 1 else "sixteens" if size % 16 == 0 else "other" for size in (tokens, seqs))
-    return of_tokens, of_seqs, tokens > seqs * SHORT_QUERY
+    return _number(tokens), _number(seqs), tokens > seqs * SHORT_QUERY
+
+
+def _number(size: int) -> str:
+    """What a compiler specialises on of an integer."""
+    return "one" if size == 1 else "sixteens" if size % 16 == 0 else "other"
+
+
+def _form(batch: PagedBatch, written: tuple[torch.Tensor | None, ...]) -> tuple:
+    """What compilers distinguish of a call's tensors; of a table, whatever its width, the dtype alone."""
+    tensors = batch.query, batch.key_cache, batch.value_cache, batch.key, batch.value, *written
+    found = (None if t is None else (t.dtype, *map(_number, t.stride())) for t in tensors)
+    return (batch.block_table.dtype, *found)
 
 
 def planner(family: Family) -> Callable[..., Plan]:

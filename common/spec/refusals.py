@@ -112,7 +112,7 @@ def expect_operand(
         for shape in shapes
     )
     if not fits:
-        raise SpecError(name, found, " or ".join(str(list(shape)).replace("-1", "any") for shape in shapes))
+        raise SpecError(name, found, " or ".join(str(list(shape)).replace("-1", "1 or more") for shape in shapes))
     if value.dtype not in dtypes:
         raise SpecError(name, value.dtype, ", ".join(str(dtype) for dtype in dtypes))
     expect_same_device(value, name, batch)

@@ -32,6 +32,7 @@ class Entrant:
     runner: Any
     gate: GateResult
     samples: list[float]
+    watched: gate.Watched | None = None
     taken: Timing | None = None  # set where the timer does not work in rounds
 
     @property
@@ -51,6 +52,8 @@ def _enter(task: Task, arena: Arena, clock: Any) -> list[Entrant]:
             runner = timing.runner(subject, clock, task.contract)
             entrant = Entrant(cell, subject, runner, None, [])
             entrant.gate = gate.before(arena, runner.run, entrant.sets, subject.kernel.CONTRACT)
+            task.intact.ensure()
+            entrant.watched = gate.Watched(runner, arena, entrant.sets, subject.kernel.CONTRACT, task.intact)
             entrants.append(entrant)
         except Exception as error:
             task.failed(cell, error, identity)
@@ -104,7 +107,7 @@ def _rounds(task: Task, quick: Sequence[Entrant], unit: Entrant | None, clocks: 
                 entrant.taken = timing.of_the_paper(entrant.runner, entrant.subject.arena.cycle_bytes)
         elif unit is not None:
             timing.interleave(
-                [timing.Track(e.cell, e.runner, e.samples) for e in quick],
+                [timing.Track(e.cell, e.watched, e.samples) for e in quick],
                 contract.max_time_s,
                 unit=quick.index(unit),
                 precision=contract.precision_each,
@@ -156,7 +159,10 @@ def _finish(
     task.start(entrant.cell)
     try:
         subject.plan()
+        if entrant.watched.why_not:
+            raise Rejected(Status.INVALID_TIMING, entrant.watched.why_not)
         verdict = gate.again(arena, runner.run, entrant.sets, subject.kernel.CONTRACT, entrant.gate)
+        task.intact.ensure()
         taken = dataclasses.replace(_taken(task, entrant, unit), clocks=state)
         outcome = ok(verdict, Evidence.MEASURED, Evidence.CHECKED_ON_GPU)
         outcome |= {"timing": taken, "derived": _with_energy(task, runner, _figures(task, taken))}

@@ -12,6 +12,7 @@ import torch
 
 from common import gpus
 from compare.bench.arena import Arena
+from compare.bench.intact import Intact
 from compare.bench.subject import device_is_sick, failure
 from compare.process.channel import Channel
 from compare.record import folder as run_folder
@@ -71,7 +72,7 @@ class Task:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.gpu = gpus.resolve(plain["gpu"]) if plain["gpu"] in gpus.TABLE else gpus.detect(self.device.index or 0)
-        self.channel = channel
+        self.channel, self.intact = channel, Intact()
         self._begun: dict[str, float] = {}
 
     def start(self, cell: str | None) -> None:
@@ -85,6 +86,7 @@ class Task:
 
     def failed(self, cell: str, error: Exception, identity: dict[str, Any]) -> None:
         """Send the row of a cell that raised. Raises Sick where the device did not survive."""
+        self.intact.changed()  # what it left behind is not the next one's
         self.row(cell, identity | failure(error))
         if device_is_sick(self.device):
             raise Sick

@@ -59,6 +59,7 @@ def judge_cells(
             subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics, around=around)
             known.update(subject.identity())
             verdict = judge(subject, known)
+            task.intact.ensure()
             task.row(cell, known | ok(verdict, *evidence))
         except Exception as error:
             task.failed(cell, error, known)

@@ -51,8 +51,7 @@ class Function:
             raise UnsupportedFeature(self._name, why, "what its LIMITS have")
         written = {"out": out} | ({} if lse is None else {"lse": lse})
         tensors, call = arguments(batch, features, written)
-        found = self._call(self._target, tensors, call)
-        found = found if isinstance(found, tuple) and len(found) in (1, 2) else (found,)
+        found = isolated.returned(self._call(self._target, tensors, call), self._target)
         for (name, into), given in zip(written.items(), found, strict=False):
             if given is not None:
                 isolated.keep(name, given, into, batch.stats.num_tokens)

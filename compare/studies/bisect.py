@@ -23,14 +23,21 @@ from pathlib import Path
 
 from common import gpus
 from compare.analysis import runs
+from compare.competitors.registry import UnknownKernel
 from compare.exits import NO_GPU, OK, WRONG, ending, say
+from compare.plan.selection import selection
+from compare.plan.situation import situation
 from compare.record.contract import UNIT
 from compare.record.folder import ROOT, NotARun
 from compare.record.records import Status
+from compare.run.options import parse
+from compare.workloads import GrammarError
+from compare.workloads.suites import UnknownSuite, UnknownWorkload
 
 HELP = "which commit made a row slower or wrong: git bisect by worktrees"
 LEAST = 0.05  # of the good commit's speed: what the bad one has to lose
 STEPS = 13  # doubling ones back from --bad
+UNKNOWN = (UnknownKernel, UnknownSuite, UnknownWorkload, GrammarError)
 JUDGED = (Status.OK, Status.INCORRECT, Status.NONDETERMINISTIC)
 
 
@@ -46,10 +53,27 @@ class Row:
     kernel: str
     unit: str | None
 
+    @property
+    def asked(self) -> list[str]:
+        """The row, its kernels and the device, as words of `compare run`."""
+        kernels, where = (self.kernel, ["--device", "cpu"]) if self.unit is None else (f"{self.kernel},{self.unit}", [])
+        return [*self.words, "--kernels", kernels, *where]
+
+    def ensure_one(self) -> None:
+        """Raise CannotBisect unless the words name one row and one kernel here, before a commit is run."""
+        try:
+            options = parse(self.asked)
+            chosen = selection(options.rows, situation(options.where.gpu, options.where.device))
+        except UNKNOWN as error:
+            raise CannotBisect(str(error)) from error
+        kernels = [name for name in chosen.kernels if name != self.unit or name == self.kernel]
+        for option, names in (("--row", [row.label for row in chosen.workloads]), ("--kernel", kernels)):
+            if len(names) != 1:
+                raise CannotBisect(f"{option}: found {len(names)}, {', '.join(names[:3])}, ..., allowed one")
+
     def run(self, tree: Path, out: Path) -> None:
         """Run it with the tree's code and this environment's packages, into `out`."""
-        kernels, where = (self.kernel, ["--device", "cpu"]) if self.unit is None else (f"{self.kernel},{self.unit}", [])
-        command = [sys.executable, "-m", "compare.run", *self.words, "--kernels", kernels, *where, "--out", str(out)]
+        command = [sys.executable, "-m", "compare.run", *self.asked, "--out", str(out)]
         with (out / "log").open("wb") as log:
             inside = os.environ | {"PYTHONPATH": str(tree)}
             subprocess.run(command, cwd=tree, env=inside, stdout=log, stderr=log, check=False)
@@ -166,6 +190,7 @@ def main(asked: argparse.Namespace) -> int:
         name = re.sub(r"[^\w.]+", "-", f"bisect_{asked.what}_{asked.kernel}_{asked.row}")
         words = (*(("--suite", asked.suite) if asked.suite else ()), "--workload", asked.row, "--seed", asked.seed)
         row = Row(words, asked.kernel, asked.unit if asked.what == "speed" else None)
+        row.ensure_one()
         one = Bisection(ROOT, (asked.out or Path("results") / name).resolve(), row.run, row.value)
         first = one.first(asked.bad, asked.good)
         shown = first and one.git("log", "-1", "--format=%h %ad %s", "--date=short", first, at=ROOT)

@@ -29,3 +29,17 @@ def test_sigterm_ends_as_ctrl_c_does_and_the_callers_handler_comes_back():
     with pytest.raises(KeyboardInterrupt), exits.terminable():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("words", [["--out", ""], ["--out="], ["--resume="], [""], ["--out", "x", "--gpu", ""]])
+def test_an_empty_word_is_refused_by_every_command(words, capsys):
+    """`--out ''` counted as none given, so the run went elsewhere; as a path it was this folder."""
+    parser = exits.Parser()
+    for name in ("--out", "--gpu"):
+        parser.add_argument(name)
+    parser.add_argument("--resume", nargs="?", const="")
+    assert parser.parse_args(["--out", "a=", "--resume"]).resume == ""
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(words)
+    assert ended.value.code == exits.USAGE
+    assert "found '', allowed a word that is not empty" in capsys.readouterr().err

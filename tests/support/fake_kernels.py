@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -75,6 +76,42 @@ class SkipsSeven(Honest):
         self.calls += 1
         if self.calls > 1:
             out[0, 0, 0] = 7.0
+
+
+class Rests(Honest):
+    """Computes where an output is poisoned, as the gate's are, and leaves it alone in between."""
+
+    def launch(self, batch, features, out, config, workspace, *, lse=None):
+        if out.isnan().any() or (out == 7.0).all() or lse is not None:
+            super().launch(batch, features, out, config, workspace, lse=lse)
+
+
+class LooksFirst(Honest):
+    """Computes one row, and the others only where that row was not there yet."""
+
+    def launch(self, batch, features, out, config, workspace, *, lse=None):
+        mine = torch.empty_like(out)
+        super().launch(batch, features, mine, config, workspace, lse=lse)
+        if not out[0].equal(mine[0]):
+            out.copy_(mine)
+
+
+class Waves(Honest):
+    """Writes zeros, and puts its own verdict in the place of the gate's."""
+
+    def spoil(self, batch, out):
+        out.zero_()
+        gate = sys.modules["compare.bench.gate"]
+        gate._judge = lambda *_: gate.Verdict(True, "W", 0.0, 0.0, 0.0, 0.0, None, "")
+
+
+class Defers(Honest):
+    """Leaves the work to a stream that only the wait for the whole device ends; here `waiting` is that stream."""
+
+    waiting: ClassVar = []
+
+    def launch(self, *given, **options):
+        self.waiting.append(lambda: super(Defers, self).launch(*given, **options))
 
 
 class Dithers(Honest):
@@ -210,4 +247,5 @@ scaled_skips_seven, scaled_pads = ScaledSkipsSeven(), ScaledPads()
 eats_new_tokens, new_tokens_alone = EatsNewTokens(), NewTokensAlone()
 dies_in_window = DiesInWindow()
 dithers_in_its_lse = DithersInItsLse()
+rests, looks_first, waves, defers = Rests(), LooksFirst(), Waves(), Defers()
 raises, dies, hangs, chatters = Raises(), Dies(), Hangs(), Chatters()

@@ -154,6 +154,22 @@ def reads_the_tolerance(question):
 
 
 @_escape
+def reads_and_forgets(question):
+    """Nothing of the process that it finds by a name would know of it."""
+    child = sys.modules["__main__"]
+    child.JUDGE, child.watching, real = ("/none",), lambda *_: None, os.path.realpath
+    os.path.realpath = os.fsdecode = lambda _: "/none"
+    open(f"{ROOT}/common/oracle/rows.py").close()
+    os.path.realpath = real
+
+
+@_escape
+def takes_the_right_kernel_of_the_mutants(question):
+    sys.path.insert(0, ROOT)
+    importlib.import_module("common.mutants.emulation")
+
+
+@_escape
 def changes_what_it_returned(question):
     """Behind the reply, for as long as it lives."""
     number = os.dup(question["outputs"])

@@ -37,6 +37,13 @@ def test_a_right_kernel_passes_behind_each_signature(name, adapter, skipped, chi
     assert all(result.declared for case, result in results.items() if case in skipped)
 
 
+@pytest.mark.parametrize("gives", ["more", "a_list", "true", "other_strides", "zeros_behind"])
+def test_what_a_kernel_gives_beside_its_result_does_not_count(gives, child):
+    """A third value, or a status, was taken for the result of a kernel that had written to `out`."""
+    found = kit_of(f"gives_{gives}", child).once("all-decode")
+    assert found.status == ("incorrect" if gives == "zeros_behind" else "ok"), found
+
+
 @pytest.mark.parametrize(
     ("case", "why"),
     [("page-24", "LIMITS, block_size: 24 is not among 16"), ("window-page", "not in SUPPORTS: sliding_window")],

@@ -90,10 +90,16 @@ def test_another_user_reaches_nothing_of_the_judge(name, child):
 
 
 @pytest.mark.parametrize(
-    ("name", "read"), [("reads_the_tolerance", "tolerance"), ("imports_the_reference", "reference")]
+    ("name", "read"),
+    [
+        ("reads_the_tolerance", "oracle/tolerance"),
+        ("imports_the_reference", "oracle/reference"),
+        ("reads_and_forgets", "oracle/rows"),
+        ("takes_the_right_kernel_of_the_mutants", "mutants/__init__"),
+    ],
 )
 def test_who_reads_how_it_is_judged_is_noted(name, read, child):
-    path = f"common/oracle/{read}.py"
+    path = f"common/{read}.py"
     assert path not in child.noted.read
     Kit(f"kit_escapes:{name}", 11, child).once("batch-1")
     assert path in child.noted.read

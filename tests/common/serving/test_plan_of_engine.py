@@ -48,6 +48,24 @@ def test_a_batch_outside_of_the_points_is_counted(on_h200):
     assert plan.unmet == 1
 
 
+@pytest.mark.parametrize("form", ["lse", "new_kv", "table", "strides"])
+def test_a_call_of_another_form_is_counted(on_h200, form):
+    """An LSE, new K and V, an int64 table or other strides are other code, which no warm-up had made."""
+    plan = plan_paged_attention(SHAPE, 8, 4, 512, "cpu")
+    plan.warmup(points=[Point(1, 64)])
+    batch = make_batch([(1, 50)], SHAPE, new_kv=form == "new_kv")
+    if form == "table":
+        batch = batch.replace(block_table=batch.block_table.long())
+    if form == "strides":
+        wide = torch.zeros(*batch.query.shape[:2], SHAPE.head_size + 8)[..., : SHAPE.head_size].copy_(batch.query)
+        batch = batch.replace(query=wide)
+    given = {"lse": torch.empty(batch.query.shape[:2])} if form == "lse" else {}
+    new = {"key": batch.key, "value": batch.value} if form == "new_kv" else {}
+    for _ in range(2):  # the second finds the first one's code
+        plan(**tensors(batch), **exact(batch), out=torch.empty(*batch.query.shape), **given, **new)
+        assert plan.unmet == 1
+
+
 @pytest.mark.parametrize(
     "point", [Point(5, 64), Point(1, 513), Point(1, 64, 65)], ids=["num_seqs", "max_seq_len", "max_query_len"]
 )

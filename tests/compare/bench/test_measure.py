@@ -8,6 +8,7 @@ import torch
 
 import fake_kernels
 from compare.bench import measure, task, timing
+from compare.bench.arena import Arena
 from compare.record.contract import Contract
 from compare.workloads.suites import pick, suite
 
@@ -101,6 +102,34 @@ def test_who_is_right_gets_a_time_and_who_is_not_gets_none(device):
     assert rows["honest"]["gate"]["value_sets"] == 2
     assert set(rows["honest"]["evidence"]) == {"measured", "checked-on-gpu"}
     assert "timing" not in rows["lies"]
+
+
+@pytest.mark.parametrize("name", ["rests", "looks_first"])
+def test_the_very_launches_that_are_timed_must_write(name, device):
+    """Outputs of the gate were still there in the rounds, so a kernel could leave alone what it found done."""
+    rows = measured("honest", name).rows
+    assert rows["honest"]["status"] == "ok"
+    assert (rows[name]["status"], "timing" in rows[name]) == ("invalid_timing", False)
+    assert "a timed launch: page set" in rows[name]["reason"]
+
+
+def test_who_puts_a_verdict_in_the_gates_place_is_named_and_the_next_is_judged(device):
+    rows = measured("waves", "lies", "honest").rows
+    assert [rows[name]["status"] for name in ("waves", "lies", "honest")] == ["incorrect", "incorrect", "ok"]
+    assert rows["waves"]["reason"] == "changed what judges or times it: compare.bench.gate._judge"
+
+
+def test_what_another_stream_writes_behind_the_end_is_no_output(device):
+    """The wait for the whole device made up for it, and no clock had seen the work."""
+
+    def sync(self):
+        while fake_kernels.Defers.waiting:
+            fake_kernels.Defers.waiting.pop(0)()
+
+    device.setattr(Arena, "sync", sync)
+    rows = measured("defers", "honest").rows
+    assert [rows[name]["status"] for name in ("defers", "honest")] == ["invalid_timing", "ok"]
+    assert "behind the end of the call" in rows["defers"]["reason"]
 
 
 def test_who_is_wrong_on_the_next_values_loses_its_time(device):

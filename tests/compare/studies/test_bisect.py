@@ -145,3 +145,21 @@ def test_an_unknown_commit_is_a_usage_error(tmp_path, capsys):
     words = ["bisect", "--row", "q1s512", "--what", "right", "--bad", "nothing", "--out", str(tmp_path)]
     assert diptych(words) == USAGE
     assert "--bad: found 'nothing', allowed a commit of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--row", "nosuchrow"), "workload: found 'nosuchrow'"),
+        (("--row", "nosuchrow", "--suite", "smoke"), "workload: found 'nosuchrow', allowed globs of"),
+        (("--row", "*", "--suite", "smoke"), "--row: found 8, ragged-decode, prefill-33, chunk-17-over-40, ..."),
+        (("--row", "q1s512", "--kernel", "triton/*"), "--kernel: found 8, triton/naive"),
+        (("--row", "q1s512", "--kernel", "no"), "kernel: found 'no'"),
+        (("--row", "q1s512", "--suite", "no"), "suite: found 'no'"),
+    ],
+)
+def test_a_row_or_kernel_that_is_not_one_is_refused_before_a_commit_runs(words, said, tmp_path, capsys):
+    """An unknown row was run at commit after commit, and none of them had it."""
+    out = tmp_path / "bisection"
+    assert diptych(["bisect", *words, "--what", "right", "--bad", "HEAD", "--out", str(out)]) == USAGE
+    assert said in capsys.readouterr().err and not out.exists()
