@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from common import interpreter
+from common.serving import pack
 from common.spec import SpecError
 from common.versions import ensure
 
@@ -20,6 +23,7 @@ WARM = ("served", "all", "none")
 WRITERS = ("diptych", "engine")
 _ROOT = __name__.removesuffix("common.engines.options")  # the namespace that the project is installed under
 _FAMILIES = {"triton": "dsl_triton", "helion": "dsl_helion"}
+log = logging.getLogger("diptych.engines")
 _PLANNERS = ("auto", "native.auto")  # modules that choose by themselves
 
 
@@ -111,6 +115,13 @@ class Options:
             raise SpecError("DIPTYCH_WRITER", repr(self.writer), " or ".join(WRITERS))
         if self.portable and ".native" in f".{self.kernel.partition('/')[2]}":
             raise SpecError("DIPTYCH_KERNEL", f"{self.kernel} beside DIPTYCH_PORTABLE=1", "a kernel that is portable")
+
+    def unpack(self, device: torch.device) -> None:
+        """Put the code of `pack` where Triton looks for it. Raises SpecError for a file that is damaged, or of another
+        GPU, version or source, and where there is no GPU."""
+        if self.pack:
+            count = pack.unpack(Path(self.pack), pack.cache_folder(), pack.made_with(device))
+            log.info("%s: %d files of compiled code were new", self.pack, count)
 
     @classmethod
     def of(cls, environment: Mapping[str, str] | None = None) -> Options:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from common.engines.options import Kernel, Options, kernel_of
+from common.engines.options import Kernel, Options, kernel_of, log
 from common.gpus import gpu_of
-from common.serving import pack
 from common.serving.ahead import Children, Work
 from common.serving.arguments import HINTS
 from common.serving.plan import Plan
@@ -27,7 +24,6 @@ from common.spec.metadata import cdiv
 LONGEST_TYPICAL = 8192  # keys that captured graphs are chosen for by default; an engine's limit may be 128 k
 LEAST_TYPICAL = 1024  # while an engine measures its memory it has only a few blocks
 TABLE_TOKENS = 128  # vLLM's block tables have columns for a multiple of so many tokens
-log = logging.getLogger("diptych.engines")
 
 
 @dataclass(frozen=True)
@@ -105,10 +101,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.kernel = kernel_of(self.options.kernel)
-        if self.options.pack:
-            made = pack.made_with(self.device)
-            count = pack.unpack(Path(self.options.pack), pack.cache_folder(), made)
-            log.info("%s: %d files of compiled code were new", self.options.pack, count)
+        self.options.unpack(self.device)
         longest = self.options.typical_seq_len or LONGEST_TYPICAL
         self.typical_seq_len = min(longest, self.limits.max_seq_len)
 

@@ -23,7 +23,7 @@ from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 from common.spec.metadata import cdiv
 
 PAGES_OF = 16  # pages must have a multiple of so many tokens
-FP8 = torch.float8_e4m3fn
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 NO_SLOT = {"diptych": -1, "engine": 0}  # of padding, by who writes: ours leaves it, SGLang's page 0 is nobody's
 
 
@@ -56,9 +56,9 @@ def expect_served(runner: Any) -> None:
     for name, found in asked.items():
         if found:
             raise UnsupportedFeature("diptych", name, "a server without it")
-    if runner.kv_cache_dtype not in (runner.dtype, FP8) or runner.kv_cache_dtype_str == "mxfp8":
+    if runner.kv_cache_dtype not in (runner.dtype, *FP8) or runner.kv_cache_dtype_str == "mxfp8":
         found = f"{runner.kv_cache_dtype_str} ({runner.kv_cache_dtype})"
-        allowed = "auto or fp8_e4m3: pages of the model's dtype, or e4m3 with a scale a layer"
+        allowed = "auto, fp8_e4m3 or fp8_e5m2: pages of the model's dtype, or fp8 with a scale a layer"
         raise SpecError("kv_cache_dtype", found, allowed)
 
 

@@ -40,9 +40,11 @@ def register(paged: bool = False) -> None:
     """NAME for `generate`; paged: PAGED as well, for continuous batching. May be called again.
 
     Where no GPU is here kernels are interpreted from then on. Raises SpecError, also where triton was imported before
-    it could be told so, and where there is no transformers.
+    it could be told so, where there is no transformers, and for a file of DIPTYCH_PACK that does not fit.
     """
-    attention_of(Options.of().kernel)
+    options = Options.of()
+    attention_of(options.kernel)
+    options.unpack(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ModuleNotFoundError as error:

@@ -27,6 +27,7 @@ from common.engines.options import Options, kernel_of
 from common.engines.server import Limits, Server, Step, capturing, decodes
 from common.serving.plan import Plan
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
+from common.spec.paged_batch import MAX_HEAD_SIZE
 
 FP8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 PER_TOKEN = {"int8_per_token_head": torch.int8, "fp8_per_token_head": torch.float8_e4m3fn}  # scales behind their lanes
@@ -161,7 +162,11 @@ class DiptychBackend(AttentionBackend):
 
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
-        return head_size % 8 == 0 and (head_size <= 256 or head_size == 512)
+        return head_size % 8 == 0 and head_size <= MAX_HEAD_SIZE
+
+    @classmethod
+    def supports_per_head_quant_scales(cls) -> bool:
+        return True
 
     @classmethod
     def supports_sink(cls) -> bool:
@@ -223,6 +228,8 @@ class Impl(AttentionImpl[Step]):
         for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
             if (found := getattr(config.parallel_config, name, 1)) > 1:
                 raise UnsupportedFeature("diptych", f"{name} {found}", "1")
+        if getattr(config.model_config, "rswa_window", None) is not None:
+            raise UnsupportedFeature("diptych", "rswa_window: prompts outside of the window", "a window for all keys")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype, self.kv_sharing_target_layer_name = kv_cache_dtype, kv_sharing_target_layer_name
@@ -268,9 +275,12 @@ class Impl(AttentionImpl[Step]):
             self.features = replace(self.features, key_scale=scales[:, 0], value_scale=scales[:, 1])
         elif self.stored != self.dtype:
             scales = {"key_scale": layer._k_scale, "value_scale": layer._v_scale}
-            if any(one.numel() != 1 for one in scales.values()):
-                raise UnsupportedFeature("diptych", "scales per head of an fp8 cache", "a scale a layer")
-            self.features = replace(self.features, **{name: one.reshape(-1)[:1] for name, one in scales.items()})
+            for name, one in scales.items():
+                if one.numel() not in (1, self.num_kv_heads):
+                    raise SpecError(
+                        name, f"{one.numel()} numbers", f"one a layer, or one of {self.num_kv_heads} KV heads"
+                    )
+            self.features = replace(self.features, **{name: one.reshape(-1) for name, one in scales.items()})
         self.shape = self._shape(key_cache.shape[1])
         self._cache, self._views = kv_cache, (key_cache, value_cache)
         self._plan = self.server.bind(self.shape, self.features, self._views, table, new_kv=not self.shares_cache)

@@ -29,7 +29,7 @@ CAPTURED = [1, 2, 4, 8, *range(16, 257, 16)]
 WHO = {"engine": "name", "graphs": "graphs", "model": "model", "kv_dtype": "kv_dtype"}  # of a row: its task's
 CACHES = ("TRITON_CACHE_DIR", "HELION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
 FORMAT = "diptych_counter"
-LEAST_FREE = 0.05  # of the GPU's memory, without which vLLM does not start; the cache's size is said
+LEAST_FREE = 0.01  # of the GPU's memory, without which vLLM does not start; the cache's size is said
 SHORT = 800  # tokens out; up to these passes are repeated
 LONG = 1  # the number of the pass to the longest length
 

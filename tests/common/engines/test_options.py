@@ -10,6 +10,7 @@ import children
 import stand_in_vllm
 from common.engines import vllm
 from common.engines.options import Options, kernel_of
+from common.serving import pack
 from common.spec import SpecError
 
 
@@ -100,3 +101,15 @@ def test_an_adapter_of_a_process_without_a_gpu_turns_the_interpreter_on():
     environment = children.compiling(Path(__file__).resolve().parents[3])
     environment.pop("TRITON_INTERPRET", None)
     assert children.answer(["-c", _BF16.replace("KERNEL", "triton/auto")], environment) < 0.03
+
+
+def test_a_file_of_compiled_code_is_for_a_gpu_and_put_where_triton_looks(monkeypatch, tmp_path):
+    options = Options.of({"DIPTYCH_PACK": str(tmp_path / "a.pack")})
+    with pytest.raises(SpecError, match="a GPU: code is compiled for one"):
+        options.unpack(torch.device("cpu"))
+    asked = []
+    monkeypatch.setattr(pack, "made_with", lambda device: {"gpu": device.type})
+    monkeypatch.setattr(pack, "unpack", lambda *args: asked.append(args) or 3)
+    options.unpack(torch.device("cuda"))
+    Options.of({}).unpack(torch.device("cuda"))
+    assert asked == [(tmp_path / "a.pack", pack.cache_folder(), {"gpu": "cuda"})]

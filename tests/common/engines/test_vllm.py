@@ -277,11 +277,39 @@ def test_context_parallelism_is_refused_when_the_layer_is_made(adapter, monkeypa
         layer(adapter, monkeypatch, engine)
 
 
-def test_scales_per_head_are_not_read_as_the_first_heads(adapter, monkeypatch):
-    impl, of = layer(adapter, monkeypatch, config(torch.bfloat16), kv_cache_dtype="fp8")
-    of._k_scale = torch.ones(KV_HEADS)
-    with pytest.raises(UnsupportedFeature, match="scales per head"):
-        impl._bind(of, torch.zeros(3, KV_HEADS, PAGE, 2 * SIZE, dtype=torch.uint8), None)
+def test_scales_are_those_of_a_layer_or_of_each_kv_head(adapter, monkeypatch):
+    assert adapter.DiptychBackend.supports_per_head_quant_scales()
+    engine, draw = config(torch.bfloat16), torch.Generator().manual_seed(6)
+    impl, of = layer(adapter, monkeypatch, engine, kv_cache_dtype="fp8")
+    of._k_scale, of._v_scale = torch.tensor([0.5, 0.125]), torch.tensor([0.25, 1.0])
+    batch, common = step_of([(5, 5)])
+    cache = empty_cache("0.33", batch.key_cache.shape[0], torch.float8_e4m3fn).view(torch.uint8)
+    tensors = [torch.randn(5, n, SIZE, generator=draw).bfloat16() for n in (HEADS, KV_HEADS, KV_HEADS)]
+    out = torch.empty(5, HEADS, SIZE, dtype=torch.bfloat16)
+    run(adapter, impl, of, *tensors, cache, common, out)
+    caches = adapter.views(cache, SIZE, torch.float8_e4m3fn)
+    first = caches[1][batch.block_table[0, 0], 0].float() * of._v_scale[:, None]
+    torch.testing.assert_close(first, tensors[2][0].float(), rtol=0.07, atol=0.02)
+    asked = PagedBatch(tensors[0], *caches, batch.block_table, batch.query_start_loc, batch.seq_lens, SIZE**-0.5,
+                       batch.stats)  # fmt: skip
+    expected = reference(asked, Features(key_scale=of._k_scale, value_scale=of._v_scale))
+    torch.testing.assert_close(out.float(), expected.out.float(), rtol=2e-2, atol=2e-2)
+    other, of = layer(adapter, monkeypatch, engine, kv_cache_dtype="fp8")
+    of._k_scale = torch.ones(KV_HEADS + 1)
+    with pytest.raises(SpecError, match="key_scale: found 3 numbers"):
+        other._bind(of, cache, None)
+
+
+def test_a_window_that_leaves_prompts_out_is_refused_when_the_layer_is_made(adapter, monkeypatch):
+    engine = config()
+    engine.model_config.rswa_window = 64
+    with pytest.raises(UnsupportedFeature, match="rswa_window"):
+        layer(adapter, monkeypatch, engine)
+
+
+@pytest.mark.parametrize(("size", "served"), [(64, True), (320, True), (512, True), (100, False), (520, False)])
+def test_head_sizes_are_those_of_the_kernels(adapter, size, served):
+    assert adapter.DiptychBackend.supports_head_size(size) is served
 
 
 def test_chunks_of_prompts_are_sequences_of_a_step_and_their_counts_numpys(adapter, monkeypatch):
