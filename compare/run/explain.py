@@ -2,6 +2,7 @@
 
     python -m compare explain q1s2k_16q512s1536 --gpu h200
     python -m compare explain q2k --gpu h200 --pair triton/q_block helion/q_block      why the one takes longer
+    python -m compare explain '16q4s4k~@8:1:128' --gpu h200      a row of a suite, by the name that reports have
 
 Per DSL: what the public call chooses, the segments that follow, what chose (a measured winner, or what logs teach), the
 candidates with their predicted times, and which kernels' measurements are stale. Nothing is compiled or launched, so
@@ -32,8 +33,8 @@ from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, USAGE, refusing, say
 from compare.static import pair
-from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
-from compare.workloads.numbers import page, window
+from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape, suites
+from compare.workloads.numbers import page, seed, window
 
 HELP = "say which kernel and config serve a batch, and why"
 
@@ -135,14 +136,28 @@ def _heading(text: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | 
 
 
 def options(new: argparse.ArgumentParser) -> None:
-    new.add_argument("workload", help="a batch, as --workload of run: q1s2k_16q512s1536")
+    new.add_argument("workload", help="a batch, as q1s2k_16q512s1536, or the name of a row of any suite")
+    new.add_argument("--seed", type=seed, default=0, help="that suite unseen is drawn by, for the name of its row")
     new.add_argument("--gpu", default="auto", help="h200, mi300, ...; auto (default): the one that is here")
     new.add_argument("--dsl", choices=registry.DSLS, help="one of them (default both)")
     new.add_argument("--shape", default="llama-3-8b", help="heads:kv_heads:head_size or a model (default llama-3-8b)")
     new.add_argument("--block-size", type=page, default=16, help="tokens of a KV-cache page (default 16)")
-    new.add_argument("--dtype", default="bf16", help="bf16 (default), fp16, fp32")
+    new.add_argument("--dtype", default="bf16", help="bf16 (default), fp16, fp32; a row of a suite has its own three")
     new.add_argument("--pair", nargs=2, metavar="KERNEL", help="two ids: why the one takes longer than the other")
     new.add_argument("--window", type=window, help="sliding window, the query's own token included")
+
+
+def _row(arguments: argparse.Namespace) -> Workload:
+    """The batch in the grammar, else the row of a suite. Raises GrammarError, SpecError."""
+    try:
+        lens = parse_lens(arguments.workload)
+    except GrammarError:
+        if not (row := suites.named(arguments.workload, arguments.seed)):
+            raise
+    else:
+        row = Workload(arguments.workload, lens, parse_shape(arguments.shape, arguments.block_size, arguments.dtype))
+    window = arguments.window or row.ask.sliding_window
+    return dataclasses.replace(row, ask=dataclasses.replace(row.ask, sliding_window=window))
 
 
 def _pair(workload: Workload, kernels: Sequence[str], gpu: Gpu | None) -> int:
@@ -164,13 +179,12 @@ def _pair(workload: Workload, kernels: Sequence[str], gpu: Gpu | None) -> int:
 @refusing(GrammarError, SpecError, gpus.UnknownGpu)
 def main(arguments: argparse.Namespace) -> int:
     """0; 2 for an option or a batch that cannot be read; 5 where neither DSL can be imported."""
-    lens = parse_lens(arguments.workload)
-    shape = parse_shape(arguments.shape, arguments.block_size, arguments.dtype)
+    row = _row(arguments)
+    lens, shape, ask, told = row.lens, row.shape, row.ask, 0
     here = gpus.detect(0) if torch.cuda.is_available() else None
     gpu = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
-    ask, told = Ask(sliding_window=arguments.window), 0
     if arguments.pair:
-        return _pair(Workload(arguments.workload, lens, shape, ask), arguments.pair, gpu)
+        return _pair(row, arguments.pair, gpu)
     print("\n".join(_heading(arguments.workload, lens, shape, ask, gpu)))
     for dsl in [arguments.dsl] if arguments.dsl else registry.DSLS:
         try:

@@ -426,6 +426,11 @@ def suite(name: str, seed: int = 0) -> tuple[Workload, ...]:
     return SUITES[name](seed)
 
 
+def named(label: str, seed: int) -> Workload | None:
+    """The row of that name in the first suite that has it; None where none has."""
+    return next((row for make in SUITES.values() for row in make(seed) if row.label == label), None)
+
+
 def pick(rows: tuple[Workload, ...], patterns: str | None) -> tuple[Workload, ...]:
     """The rows whose label matches one of the comma-separated globs; all for None. Raises UnknownWorkload where one
     matches none."""

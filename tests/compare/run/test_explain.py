@@ -14,7 +14,7 @@ from common.spec.metadata import BatchStats
 from compare.__main__ import main as diptych
 from compare.competitors import registry
 from compare.run import explain
-from compare.workloads import Ask, parse_lens
+from compare.workloads import Ask, parse_lens, suites
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no measured winners")
 
@@ -83,6 +83,17 @@ def test_the_command_prints_both_dsls(capsys):
     told = capsys.readouterr().out
     assert "on h200" in told and "\ntriton: " in told and "\nhelion: " in told
     assert "dsl_triton/heuristics/" in told
+
+
+def test_a_row_of_a_suite_is_found_by_the_name_that_reports_have(capsys):
+    assert diptych(["explain", "16q4s4k~@8:1:128", "--gpu", "h200", "--dsl", "helion"]) == 0
+    assert "; 8:1:128, pages of 16, bfloat16\n" in capsys.readouterr().out
+    row = next(row for row in suites.suite("unseen", 5) if row.kind == "mixed")
+    assert diptych(["explain", row.label, "--gpu", "h200", "--dsl", "helion", "--seed", "5"]) == 0
+    assert f"batch: {len(row.lens)} sequences" in capsys.readouterr().out
+    assert diptych(["explain", row.label, "--gpu", "h200", "--seed", "6"]) == 2
+    assert diptych(["explain", "32q1s2k~", "--gpu", "h200", "--dsl", "helion", "--shape", "28:4:128"]) == 0
+    assert "; 28:4:128, pages of 16" in capsys.readouterr().out
 
 
 def test_a_dsl_that_is_not_here_is_said(monkeypatch, capsys):
