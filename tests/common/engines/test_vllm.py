@@ -2,6 +2,7 @@
 
 On a stand-in for vLLM's few names, and on the real one where it is installed."""
 
+import dataclasses
 import gc
 import importlib
 import importlib.util
@@ -117,6 +118,38 @@ def test_a_capture_is_chosen_for_the_typical_length(adapter, monkeypatch):
     assert found.num_decodes == 1
     _, mixed = step_of([(1, 30), (9, 30)])
     assert builder(adapter, engine).build_for_cudagraph_capture(mixed).num_decodes == 0  # replays may hold prompts only
+
+
+@pytest.mark.parametrize("kernel", ["triton/auto", "triton/static_grid"])
+def test_a_graph_that_was_captured_for_decodes_serves_a_step_with_prompts(adapter, monkeypatch, kernel):
+    """vLLM's runner V2 captures a graph of any mixture as so many decodes; a replay then brings other lengths."""
+    monkeypatch.setenv("DIPTYCH_KERNEL", kernel)
+    engine, draw = config(), torch.Generator().manual_seed(7)
+    engine.scheduler_config.max_num_seqs = 40
+    impl, of = layer(adapter, monkeypatch, engine)
+    batch, step = step_of([(20, 40), (1, 17)], padding=19)
+    _, decodes = step_of([(1, 1)] * 40)
+    captured = builder(adapter, engine).build_for_cudagraph_capture(decodes)
+    assert (captured.max_query_len, captured.num_decodes) == (1, 40)
+    more = torch.zeros(19, dtype=torch.int32)  # of 21 sequences to 40
+    replayed = dataclasses.replace(
+        captured, query_start_loc=torch.cat([step.query_start_loc, more + 21]),
+        seq_lens=torch.cat([step.seq_lens, more]),
+        block_table=torch.nn.functional.pad(step.block_table_tensor, (0, 0, 0, 19)),
+    )  # fmt: skip
+    cache = empty_cache("0.25", batch.key_cache.shape[0])
+    for view in adapter.views(cache, SIZE, torch.float32):
+        view.copy_(torch.randn(view.shape, generator=draw))
+    key_cache, value_cache = adapter.views(cache, SIZE, torch.float32)
+    query, key, value = (torch.randn(40, n, SIZE, generator=draw) for n in (HEADS, KV_HEADS, KV_HEADS))
+    out = torch.full((40, HEADS, SIZE), 7.0)
+    impl.do_kv_cache_update(of, key, value, cache, step.slot_mapping)
+    impl.forward(of, query, key, value, cache, replayed, out)
+    expected = reference(
+        batch.replace(query=query[:21], key_cache=key_cache, value_cache=value_cache, key=None, value=None), Features()
+    )
+    torch.testing.assert_close(out[:21], expected.out.float(), rtol=1e-4, atol=1e-5)
+    assert (out[21:] == 7.0).all()
 
 
 @pytest.mark.parametrize(("num_seqs", "length"), [(1, 8192), (64, 8192), (256, 4096), (2048, 1024)])
