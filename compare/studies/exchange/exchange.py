@@ -130,7 +130,8 @@ def rows_of(folder: Path, definitions: dict[str, Definition], most: int | None) 
         return Row.of(definitions[plain["definition"]], plain.get("workload"), folder), plain
 
     lines = (one for one in objects(folder / "workloads", "*.jsonl") if isinstance(one, dict))
-    for one, plain in kept(row, (one for one in lines if one.get("definition") in definitions)):
+    named = ((one.get("definition"), one) for one in lines)
+    for one, plain in kept(row, (one for name, one in named if isinstance(name, str) and name in definitions)):
         found[one.definition.name].append((one, plain))
     return {
         name: sorted(rows, key=lambda row: row[0].workload.stats.total_seq_len)[:most] for name, rows in found.items()

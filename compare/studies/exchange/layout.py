@@ -29,6 +29,7 @@ CONSTANT = ("num_qo_heads", "num_kv_heads", "head_dim", "page_size")  # axes; a 
 DRAWN = ("q", "k_cache", "v_cache")
 LISTS = {"qo_indptr": "len_indptr", "kv_indptr": "len_indptr", "kv_indices": "num_kv_indices"}
 LISTS |= {"kv_last_page_len": "batch_size"}  # input -> its axis
+LONGEST_NAME = 200  # bytes of a file's, beside what is put behind it
 LANGUAGES = ("python", "triton", "tilelang")  # whose sources Python imports
 _SEED = "@seed="  # behind a row's label, in a Workload's uuid
 _NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
@@ -40,6 +41,8 @@ def get(of: str, plain: Any, name: str, *kinds: type) -> Any:
     if not isinstance(plain, dict) or not isinstance(found, kinds) or isinstance(found, bool):
         told = f"{found!r:.60}" if not isinstance(plain, dict) or name in plain else f"no {name}"
         raise SpecError(f"{of}, {name}", told, " or ".join(one.__name__ for one in kinds))
+    if isinstance(found, int) and not -(2**63) <= found < 2**63:
+        raise SpecError(f"{of}, {name}", "an integer of more than 64 bits", "one of 64")
     return found
 
 
@@ -103,7 +106,9 @@ class Definition:
     @classmethod
     def of(cls, plain: Any) -> Definition:
         """From a JSON object."""
-        of = f"definition {get('definition', plain, 'name', str)}"
+        of = f"definition {get('definition', plain, 'name', str):.60}"
+        if len(PurePosixPath(inside(f"{of}, name", plain["name"])).parts) > 1:  # files of it have its name
+            raise SpecError(f"{of}, name", repr(plain["name"]), "a name without /")
         if (found := get(of, plain, "op_type", str)) != OP_TYPE:
             raise SpecError(f"{of}, op_type", repr(found), OP_TYPE)
         axes, inputs = get(of, plain, "axes", dict), get(of, plain, "inputs", dict)
@@ -229,7 +234,7 @@ class Row:
         of = f"workload {uuid}"
         axes, inputs = get(of, plain, "axes", dict), get(of, plain, "inputs", dict)
         if "len_indptr" in axes and not definition.decode:  # some Definitions of prefills do not declare batch_size
-            axes = {"batch_size": axes["len_indptr"] - 1} | axes
+            axes = {"batch_size": get(f"{of}, axes", axes, "len_indptr", int) - 1} | axes
         sizes = {name: get(f"{of}, axes", axes, name, int) for name in definition.variable}
         for name in DRAWN:
             if (kind := get(f"{of}, {name}", get(f"{of}, inputs", inputs, name, dict), "type", str)) != "random":
@@ -273,9 +278,16 @@ def _list(of: str, told: Any, size: int, root: Path) -> Tensor:
 
 def inside(of: str, path: str) -> str:
     """A path below a folder, and not beyond it."""
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-        raise SpecError(f"{of}, path", repr(path), "a path below the folder")
+    parts = PurePosixPath(path).parts
+    fits = parts and path.isprintable() and max(len(part.encode()) for part in parts) <= LONGEST_NAME
+    if not fits or PurePosixPath(path).is_absolute() or ".." in parts:
+        raise SpecError(f"{of}, path", f"{path!r:.60}", "a path below the folder")
     return path
+
+
+def _is_text(content: str) -> bool:
+    """Whether it can be written: JSON may hold half of a character."""
+    return not any("\ud800" <= one <= "\udfff" for one in content)
 
 
 def _lens(of: str, lists: Mapping[str, Tensor], sizes: Mapping[str, int], definition: Definition) -> tuple:
@@ -334,6 +346,9 @@ class Solution:
             inside(of, get(of, one, "path", str)): get(of, one, "content", str)
             for one in get(of, plain, "sources", list)
         }
+        for one, content in sources.items():
+            if not _is_text(content) or any(PurePosixPath(other) in PurePosixPath(one).parents for other in sources):
+                raise SpecError(f"{of}, sources", f"{one!r:.60}", "text in a file that is no folder of another")
         path, _, symbol = get(f"{of}, spec", spec, "entry_point", str).partition("::")
         if path not in sources or not path.endswith(".py") or not symbol.isidentifier():
             raise SpecError(

@@ -218,6 +218,9 @@ def changed(plain, path, value):
         ("inputs/v_cache/shape", ["num_pages"], "v_cache, shape: found ['num_pages'], allowed ['num_pages', 'page"),
         ("outputs/lse", None, "outputs: found output, allowed output, lse"),
         ("reference", 3, "reference: found 3, allowed str"),
+        ("name", "../../e", "name, path: found '../../e', allowed a path below the folder"),
+        ("name", "a/b", "name: found 'a/b', allowed a name without /"),
+        ("name", "a\0", r"name, path: found 'a\x00', allowed a path"),
     ],
 )
 def test_a_definition_that_is_something_else_is_named(path, value, message):
@@ -236,6 +239,8 @@ def test_a_definition_that_is_something_else_is_named(path, value, message):
         ("inputs/kv_indices", {"type": "random"}, "kv_indices: found random, allowed safetensors"),
         ("inputs/kv_indptr/path", "../a", "path: found '../a', allowed a path below the folder"),
         ("inputs/kv_indptr/tensor_key", "x", "kv_indptr, path: found ./blob/a.safetensors: KeyError"),
+        ("axes/num_pages", 10**30, "num_pages: found an integer of more than 64 bits, allowed one of 64"),
+        ("inputs/sm_scale/value", 10**400, "sm_scale, value: found an integer of more than 64 bits"),
         ("inputs/sm_scale", {"type": "random"}, "sm_scale, value: found no value, allowed float or int"),
     ],
 )
@@ -258,6 +263,13 @@ def test_page_lists_that_are_none_are_named(tmp_path):
     [
         ("spec/entry_point", "main.py", "entry_point: found 'main.py', allowed FILE.py::FUNCTION of main.py"),
         ("sources", [{"path": "/main.py", "content": ""}], "path: found '/main.py', allowed a path below the folder"),
+        ("sources", [{"path": "a" * 300, "content": ""}], "path: found 'aaaa"),
+        ("sources", [{"path": "main.py", "content": "\ud800"}], "sources: found 'main.py', allowed text in a file"),
+        (
+            "sources",
+            [{"path": p, "content": ""} for p in ("main.py", "main.py/x")],
+            "sources: found 'main.py/x', allowed",
+        ),
         ("spec/language", "cpp", "language: found 'cpp', allowed python"),
         ("name", None, "solution, name: found no name, allowed str"),
     ],
