@@ -48,7 +48,6 @@ def environment(task: dict[str, Any]) -> dict[str, str]:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_BREAKABLE_CUDAGRAPH": "1", "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1", **own,
-        **task.get("environment", {}),
     }  # fmt: skip
 
 

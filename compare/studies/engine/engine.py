@@ -56,6 +56,7 @@ PARTS = ("start", "logprobs", "mixed", "latency", "serving")
 LINES = "engine.jsonl"
 MODEL = "llama-3-8b"
 CACHE_GIB, SMALL_CACHE_GIB = 40, 2  # of K and V: said, so that engines have as much whatever else is on the GPU
+SEQS, SMALL_SEQS = 256, 64  # sequences beside each other: fewer graphs, and code for them, where tokens are checked
 PROMPT, MAX_SEQ_LEN = 500, 8192  # tokens
 PASSES = 2  # over the requests of a trace
 REPEATS = 3  # passes up to 800 tokens out
@@ -243,7 +244,8 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
             "requests": requests, "serving_passes": PASSES, "serving_limit_s": SERVING_LIMIT_S, "model": asked.model,
             "kv_dtype": asked.kv_dtype,
             "caches": asked.caches and str(asked.caches.resolve()),
-            "max_seq_len": MAX_SEQ_LEN, "max_seqs": 256, "max_tokens": 8192, "lock": str(lock),
+            "max_seq_len": MAX_SEQ_LEN, "max_tokens": 8192, "lock": str(lock),
+            "max_seqs": SEQS if asked.model == MODEL else SMALL_SEQS,
             "cache_gib": asked.cache or (CACHE_GIB if asked.model == MODEL else SMALL_CACHE_GIB),
         }
         for name, graphs in engines
