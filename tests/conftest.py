@@ -37,6 +37,16 @@ gc.set_threshold(200_000, 50, 50)  # Helion's caches are large and live on: 7% o
 CELLS = {}  # (kernel, case, dtype) -> what a conformance test said of it
 
 
+@pytest.fixture(scope="session")
+def compiled():
+    """compiled(gpu, *jobs): the outcome of each job, by children that all tests of this process share."""
+    from compilations import Compilers
+
+    compilers = Compilers()
+    yield compilers
+    compilers.keep(0)
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--conformance-out", metavar="FILE", help="write what conformance tests saw, for compare.studies.capability"

@@ -19,14 +19,9 @@ def test_every_promised_name_resolves_to_itself(name):
 
 @pytest.mark.parametrize(
     ("spelling", "name"),
-    [
-        ("MI300X", "mi300"),
-        ("mi355x", "mi355"),
-        ("H200", "h200"),
-        ("AMD Instinct MI325X", "mi325"),
-        ("nvidia-h100", "h100"),
-    ],
-)
+    [("MI300X", "mi300"), ("mi355x", "mi355"), ("H200", "h200"), ("AMD Instinct MI325X", "mi325"),
+     ("nvidia-h100", "h100")],
+)  # fmt: skip
 def test_aliases(spelling, name):
     assert gpus.resolve(spelling).name == name
 
@@ -76,6 +71,12 @@ def _device(name, arch, units, gib, **more):
     return SimpleNamespace(**(fields | more))
 
 
+def _here(monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
+
+
 @pytest.mark.parametrize(
     ("device", "name"),
     [
@@ -97,26 +98,14 @@ def _device(name, arch, units, gib, **more):
     ids=lambda value: getattr(value, "name", value) or "nameless",
 )
 def test_detect(monkeypatch, device, name):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
+    _here(monkeypatch, device)
     monkeypatch.setattr(torch.version, "hip", None if hasattr(device, "major") else "7.0")
     assert gpus.detect().name == name
 
 
 def test_an_unknown_gpu_is_described_by_its_properties(monkeypatch):
-    device = _device(
-        "NVIDIA L4",
-        "sm_89",
-        58,
-        22,
-        memory_clock_rate=6251000,
-        memory_bus_width=192,
-        shared_memory_per_block_optin=101376,
-    )
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
+    memory = {"memory_clock_rate": 6251000, "memory_bus_width": 192, "shared_memory_per_block_optin": 101376}
+    _here(monkeypatch, _device("NVIDIA L4", "sm_89", 58, 22, **memory))
     gpu = gpus.detect()
     assert (gpu.name, gpu.title, gpu.arch, gpu.units, gpu.shared_bytes) == ("other", "NVIDIA L4", "sm_89", 58, 101376)
     assert gpu.hbm_gbps == pytest.approx(300.0, rel=0.01)
@@ -134,23 +123,17 @@ def test_an_unknown_gpu_is_described_by_its_properties(monkeypatch):
 )
 def test_the_peak_of_an_unknown_gpu_is_that_of_the_row_it_names(monkeypatch, device, per_byte):
     """By its units: an upper bound, as a floor needs."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
+    _here(monkeypatch, device)
     gpu = gpus.detect()
     found = gpu.bf16_tflops and 1e3 * gpu.bf16_tflops / gpu.hbm_gbps
     assert gpu.name == "other" and found == (per_byte and pytest.approx(per_byte, abs=0.1))
 
 
-def test_no_gpu_is_none(monkeypatch):
+def test_no_gpu_and_a_device_that_is_not_there_are_none(monkeypatch):
+    _here(monkeypatch, None)
+    assert gpus.detect(1) is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gpus.detect() is None
-
-
-def test_a_device_that_is_not_there_is_none(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert gpus.detect(1) is None
 
 
 @pytest.mark.parametrize(("name", "others", "nearest"), [

@@ -217,8 +217,10 @@ def differs(attend: Callable, name: str) -> str:
 
 
 def cells():
-    """Both kernels on each relation; Helion's every day on some."""
+    """Both Q Block kernels on each relation, Helion's every day on some; Triton's other kernels on a few."""
     yield from (("triton/q_block", name) for name in RELATIONS)
+    yield from ((f"triton/{rung}", "pages-permuted") for rung in ("naive", "parallel_softmax", "split"))
+    yield from (("triton/split", name) for name in ("hints-too-small", "hints-too-large"))
     for name in RELATIONS:
         yield pytest.param("helion/q_block", name, marks=[] if name in HELION_DAILY else [pytest.mark.slow])
 

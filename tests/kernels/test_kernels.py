@@ -7,11 +7,10 @@ import torch
 
 from calls import assert_right, unwritten
 from common.cases.batch import make_batch
-from common.spec import AttentionShape, Features, PagedBatch, SpecError, UnsupportedFeature
+from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import Capacity
 from dsl_helion.q_block import Config as HelionConfig
-from dsls import in_helion, in_triton, slow_in_helion
-from far_caches import apart
+from dsls import in_helion, slow_in_helion
 
 KERNELS = ("naive", "q_block", "parallel_softmax", "split")
 SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
@@ -29,50 +28,11 @@ def judge(kernel, batch: PagedBatch, features: Features, config=None) -> None:
     assert_right(*run(kernel, batch, features, config), batch, features, kernel.CONTRACT)
 
 
-@pytest.mark.parametrize("feature", ["softcap", "sinks"])
-def test_naive_refuses_later_features_by_name(dsl, feature: str) -> None:
-    value = {"softcap": 30.0, "sinks": torch.zeros(8)}[feature]
-    with pytest.raises(UnsupportedFeature, match=feature) as caught:
-        run(dsl.module("naive"), make_batch(LENS, SHAPE), Features(**{feature: value}))
-    assert (caught.value.kernel, caught.value.argument) == (f"{dsl.name}/naive", feature)
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_an_output_of_another_dtype_is_refused(dsl, name: str) -> None:
     batch, kernel = make_batch(LENS, SHAPE), dsl.module(name)
     with pytest.raises(SpecError, match="out"):
         kernel.launch(batch, Features(), batch.query.half(), kernel.DEFAULT, None)
-
-
-@pytest.mark.parametrize("lens", [[], [(0, 0), (0, 5)]], ids=["no-sequence", "no-token"])
-@pytest.mark.parametrize("name", KERNELS)
-def test_an_empty_batch_launches_nothing(dsl, name: str, lens: list) -> None:
-    out, lse = run(dsl.module(name), make_batch(lens, SHAPE), Features())
-    assert out.numel() == lse.numel() == 0
-
-
-@in_triton
-@pytest.mark.parametrize("name", KERNELS)
-def test_moving_the_pages_changes_no_bit(dsl, name: str) -> None:
-    batch, kernel = make_batch(LENS, SHAPE, spare_pages=0), dsl.module(name)
-    order = torch.randperm(batch.key_cache.shape[0], generator=torch.Generator().manual_seed(1))
-    place = torch.argsort(order)
-    table = batch.block_table.clone()
-    used = (table >= 0) & (table < len(order))
-    table[used] = place[table[used].long()].int()
-    moved = batch.replace(key_cache=batch.key_cache[order], value_cache=batch.value_cache[order], block_table=table)
-    for before, after in zip(run(kernel, batch, Features()), run(kernel, moved, Features()), strict=True):
-        assert torch.equal(before, after)
-
-
-@in_helion
-def test_pages_beyond_32_bits_of_elements_are_found_by_the_baseline(dsl) -> None:
-    """The offset of page 4 is 2^31: an int32 product is negative. The other kernels are in test_far_pages.py."""
-    naive, batch = dsl.module("naive"), make_batch([(2, 20), (1, 9)], AttentionShape(2, 1, 16, 8, torch.float16))
-    assert int(batch.block_table[0, 0]) == 4
-    caches = {name: apart(getattr(batch, name), 2**29, 16) for name in ("key_cache", "value_cache")}
-    near, moved = (run(naive, one, Features()) for one in (batch, batch.replace(**caches)))
-    assert all(map(torch.equal, near, moved))
 
 
 @in_helion
@@ -110,43 +70,6 @@ def test_any_number_of_segments_is_right(dsl, segments: int, window: int | None,
     form = {"gather": gather} if dsl.name == "triton" else {}
     config = kernel.Config(16, tile_size, segments, **form)
     judge(kernel, make_batch(LENS, SHAPE), Features(sliding_window=window), config)
-
-
-NO_KEY = {"of no keys": [(2, 0), (1, 9)], "before the first key": [(4, 2), (1, 9)]}  # two rows first
-
-
-@pytest.mark.parametrize("name", ["q_block", *map(slow_in_helion, ("parallel_softmax", "split"))])
-@pytest.mark.parametrize("lens", NO_KEY.values(), ids=NO_KEY)
-def test_a_sink_alone_is_the_lse_of_a_row_that_sees_no_key(dsl, name: str, lens: list) -> None:
-    sinks = torch.linspace(-3.0, 4.0, 8)
-    sinks[5] = -torch.inf
-    out, lse = run(dsl.module(name), make_batch(lens, SHAPE), Features(sinks=sinks))
-    assert torch.equal(out[:2], torch.zeros_like(out[:2]))
-    torch.testing.assert_close(lse[:2], sinks.expand(2, -1), rtol=2.0**-22, atol=2.0**-22)
-
-
-MASKS = {
-    "causal": Features(),
-    "non-causal": Features(causal=False),
-    "to-both-sides": Features(causal=False, sliding_window=3),
-}
-
-
-MASKED = [("q_block", "to-both-sides"), *map(slow_in_helion, (("q_block", "causal"), ("q_block", "non-causal")))]
-MASKED += map(slow_in_helion, (("naive", "causal"), ("parallel_softmax", "non-causal"), ("split", "to-both-sides")))
-
-
-@pytest.mark.parametrize(("name", "mask"), MASKED)
-def test_fewer_keys_than_queries(dsl, name: str, mask: str) -> None:
-    """The last query is at the last key; those before the first key see what the mask lets them see."""
-    judge(dsl.module(name), make_batch([(7, 2), (20, 17), (1, 0), (40, 1)], SHAPE), MASKS[mask])
-
-
-@pytest.mark.slow_in_helion
-def test_new_tokens_before_the_first_key_have_none(dsl) -> None:
-    batch = make_batch([(7, 2), (20, 45), (20, 17)], SHAPE, new_kv=True)
-    assert batch.key[:5].isnan().all() and not batch.key[5:7].isnan().any()
-    judge(dsl.module("split"), batch, Features(causal=False, sliding_window=19))
 
 
 @pytest.mark.parametrize("grid", ["tokens", slow_in_helion("sequences")])

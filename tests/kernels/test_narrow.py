@@ -11,7 +11,6 @@ from common.cases.named import build, outputs
 from common.gpus import resolve
 from common.oracle.integrity import Guards
 from common.spec import AttentionShape, UnsupportedFeature
-from compare.static.compile import compile_in_child
 from compare.workloads import Ask
 from compilations import compilation
 from dsls import in_helion
@@ -67,13 +66,13 @@ NARROW = {"keys": (64, CONFIG), "lanes": (16, CONFIG | {"tile_size": 32})}
 
 
 @pytest.mark.parametrize("gpu", ["h200", "mi300"])
-def test_fp8_products_below_32_compile_in_triton(gpu):
+def test_fp8_products_below_32_compile_in_triton(compiled, gpu):
     """Triton refuses them on NVIDIA: they are in fp16."""
     fp8 = torch.float8_e4m3fn if gpu == "h200" else torch.float8_e4m3fnuz
     jobs = [
         compilation("triton/q_block", LENS, AttentionShape(4, 2, head, 16, fp8), config=config, ask=Ask(scales="one"))
         for head, config in NARROW.values()
     ]
-    outcomes = list(compile_in_child(jobs, resolve(gpu)))
+    outcomes = compiled(resolve(gpu), *jobs)
     assert [(outcome.status, outcome.reason) for outcome in outcomes] == [("ok", "")] * len(jobs)
     assert all(fact["matrix"] for outcome in outcomes for fact in outcome.facts)

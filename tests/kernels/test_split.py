@@ -11,7 +11,6 @@ from common.gpus import resolve
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
-from common.spec.metadata import BatchStats
 from dsls import in_triton, slow_in_helion
 
 SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
@@ -54,10 +53,16 @@ def rewritten(batch: PagedBatch) -> PagedBatch:
     return pages
 
 
+# Each feature in both layouts and from both sources of K and V, each layout from both sources.
+CELLS = [
+    pytest.param((layout == Layout.PAGED) != bool(turn % 2), layout, features, id=f"{layout.value}-{name}")
+    for turn, (name, features) in enumerate(FEATURES.items())
+    for layout in Layout
+]
+
+
 @in_triton
-@pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES)
-@pytest.mark.parametrize("layout", Layout, ids=lambda layout: layout.value)
-@pytest.mark.parametrize("new_kv", [False, True], ids=["pages", "new-kv"])
+@pytest.mark.parametrize(("new_kv", "layout", "features"), CELLS)
 def test_right_from_pages_and_from_the_new_tokens(dsl, new_kv: bool, layout: Layout, features: Features) -> None:
     run(dsl.module("split"), make_batch(LENS, SHAPE, new_kv=new_kv, layout=layout, pad_tokens=3), features)
 
@@ -104,16 +109,6 @@ def test_x_packed_slots_that_lie_apart_are_refused(dsl) -> None:
     apart = batch.replace(key_cache=wide[..., :4])
     with pytest.raises(SpecError, match="key_cache: found slots 8 elements apart, allowed x = 4"):
         split.launch(apart, Features(), torch.empty_like(batch.query), config(split), None)
-
-
-@pytest.mark.slow_in_helion
-def test_the_class_of_a_sequence_is_decided_on_the_device(dsl) -> None:
-    """Hints that call every query a single token, or none of them, change no bit."""
-    split = dsl.module("split")
-    batch = make_batch(LENS, SHAPE, new_kv=True)
-    before = run(split, batch)
-    for lens in ([(1, 90)] * 6, [(512, 512)] * 6, []):
-        assert torch.equal(before, run(split, batch.replace(stats=BatchStats.of(lens))))
 
 
 @pytest.mark.parametrize("part", ["prefill", "decode"])

@@ -1,15 +1,18 @@
-"""What a call is given of a batch, and that what it gave is right."""
+"""What a call is given of a batch, and that what it gave is right; that a case is one to be called with."""
 
 import math
 from typing import Any
 
 import torch
 
+from common.cases.case import Case, build, outputs
+from common.oracle.integrity import Guards
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.serving.arguments import HINTS
 from common.spec import Features, PagedBatch
 from common.spec.precision import Precision
+from common.spec.validation import validate, validate_output
 
 TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 
@@ -54,3 +57,13 @@ def taking(monkeypatch: Any, family: Any, kernel: str) -> list[str]:
 
     monkeypatch.setattr(family, "choose", choose)
     return made
+
+
+def ensure_well_formed(case: Case) -> None:
+    """Its batch is valid, of its shape, and lies with its outputs between guards."""
+    guards = Guards()
+    batch, features = build(case, guards=guards)
+    validate(batch, features)
+    assert batch.shape == case.shape, case
+    validate_output(batch, *outputs(case, batch, guards), features)
+    assert guards.violated() == [], case

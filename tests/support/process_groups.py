@@ -11,13 +11,10 @@ import re
 import pytest
 
 BY_KERNEL = (
-    "tests/gpu/",
-    "tests/kernels/",
-    "tests/conformance/test_conformance.py",
-    "tests/conformance/test_relations_of_kernels.py",
-    "tests/compare/run/test_smoke.py",
+    "tests/gpu/", "tests/kernels/", "tests/conformance/test_conformance.py",
+    "tests/conformance/test_relations_of_kernels.py", "tests/compare/run/test_smoke.py",
     "tests/compare/static/test_chosen_configs.py",
-)
+)  # fmt: skip
 KERNEL = re.compile(r"[\[-]((?:triton|helion)(?:/[\w.]+)?)[-\]]")
 DTYPE = re.compile(r"-((?:b?float)\d+)[-\]]")
 DRAWN = re.compile(r"-(from-\d+)\]")  # random cases share no code

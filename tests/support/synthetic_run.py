@@ -5,16 +5,10 @@ import json
 from compare.record.records import Derived, Evidence, GateResult, Record, Status, Timing, WorkloadInfo
 
 SPEED = {  # a kernel's time over FA3's
-    "triton/naive": 22.0,
-    "triton/q_block": 1.3,
-    "triton/parallel_softmax": 0.9,
-    "helion/naive": 30.0,
-    "helion/q_block": 1.6,
-    "helion/parallel_softmax": 1.05,
-    "baseline/flash_attn3": 1.0,
-    "baseline/sdpa": 6.0,
+    "triton/naive": 22.0, "triton/q_block": 1.3, "triton/parallel_softmax": 0.9, "helion/naive": 30.0,
+    "helion/q_block": 1.6, "helion/parallel_softmax": 1.05, "baseline/flash_attn3": 1.0, "baseline/sdpa": 6.0,
     "baseline/sdpa_dense": 0.8,
-}
+}  # fmt: skip
 LOADS = (
     ("q1s512", "decode", 1, 1, 512, 11.0),
     ("32q1s2k~", "decode", 32, 32, 49000, 59.0),

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from calls import ensure_well_formed
 from common.cases import axes, by_axes, published
 from common.cases.axes import AXES, EVERY, MASK_RULES, MASKS, PAIR_RULES, RULES
 from common.cases.by_axes import (
@@ -20,12 +21,8 @@ from common.cases.by_axes import (
     num_smoke,
     values_of,
 )
-from common.cases.case import build, outputs
 from common.cases.covering import legal_pairs
-from common.oracle.integrity import Guards
-from common.spec.feature_rules import contradiction
 from common.spec.paged_batch import DTYPES
-from common.spec.validation import validate, validate_output
 
 SMOKE = [values_of(number) for number in range(num_smoke())]
 
@@ -167,10 +164,7 @@ def test_a_seed_draws_values_of_every_axis_that_no_list_has():
 @pytest.mark.parametrize("seed", [0, 1, 123_456_789])
 def test_cases_that_a_seed_draws_are_well_formed(seed):
     for number in range(seed % 3, num_drawn(seed, "smoke"), 3):
-        guards = Guards()
-        batch, features = build(drawn_case(seed, number), guards=guards)
-        validate(batch, features)
-        assert contradiction(features) is None and guards.violated() == []
+        ensure_well_formed(drawn_case(seed, number))
 
 
 def belongs(row, regime):
@@ -214,22 +208,13 @@ def test_large_windows_end_inside_the_context_where_few_cases_hold_them():
 @pytest.mark.parametrize("part", range(4))
 def test_cases_are_well_formed_and_between_guards(part):
     for number in range(part, num_smoke(), 12):
-        case, guards = axes_case(number), Guards()
-        batch, features = build(case, guards=guards)
-        validate(batch, features)
-        assert contradiction(features) is None
-        validate_output(batch, *outputs(case, batch, guards), features)
-        assert guards.violated() == [] and batch.shape == case.shape, case
+        ensure_well_formed(axes_case(number))
 
 
 def test_weights_that_are_one_number_in_fp8_are_structured():
     flat = [case for case in map(axes_case, range(num_smoke())) if case.flat]
     assert flat and all(case.structured and case.fp8_query for case in flat)
     assert not any(case.but(fp8_query=None, scales=None, fill=None, loud=1.0).structured for case in flat)
-
-
-def test_a_case_is_a_function_of_its_number():
-    assert all(axes_case(number) == axes_case(number) for number in (0, num_smoke() - 1))
 
 
 @pytest.mark.slow

@@ -22,11 +22,11 @@ def pages_of(batch, lens=LENS):
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_every_style_is_a_valid_batch(style, dtype):
-    shape = AttentionShape(4, 2, 16, 8, dtype)
-    batch = make_batch(LENS, shape, style=style)
+def test_every_style_is_a_valid_batch_between_guards(style, dtype):
+    shape, guards = AttentionShape(4, 2, 16, 8, dtype), Guards()
+    batch = make_batch(LENS, shape, style=style, guards=guards)
     validate(batch, Features())
-    assert batch.shape == shape
+    assert batch.shape == shape and guards.violated() == []
     assert lens_of(batch.query_start_loc, batch.seq_lens) == LENS
 
 
@@ -51,21 +51,16 @@ def test_the_four_styles_lie_differently_in_memory():
     assert apart == {"stacked": 8 * 2 * 16, "interleaved": 16}  # one page, one row
 
 
-def test_an_unknown_style_is_refused():
-    with pytest.raises(ValueError, match="style: found 'dhn'"):
-        make_batch(LENS, SHAPE, style="dhn")
+@pytest.mark.parametrize(("style", "layout"), [("dhn", Layout.PAGED), ("hnd", Layout.X_PACKED)], ids=str)
+def test_an_unknown_style_and_one_beside_x_packed_are_refused(style, layout):
+    with pytest.raises(ValueError, match=f"style: found '{style}'"):
+        make_batch(LENS, SHAPE, style=style, layout=layout)
 
 
-def test_pages_are_disjoint_and_shuffled():
-    pages = [page for row in pages_of(make_batch(LENS, SHAPE)) for page in row]
-    assert len(set(pages)) == len(pages) == 10
-    assert pages != sorted(pages)
-
-
-def test_copies_have_pages_of_their_own_and_the_same_query():
+def test_pages_are_shuffled_and_copies_have_pages_of_their_own_and_the_same_query():
     batches = make_batches(LENS, SHAPE, copies=3)
     pages = [page for batch in batches for row in pages_of(batch) for page in row]
-    assert len(set(pages)) == len(pages) == 30
+    assert len(set(pages)) == len(pages) == 30 and pages[:10] != sorted(pages[:10])
     assert len({batch.query.data_ptr() for batch in batches}) == 1
 
 
@@ -121,18 +116,13 @@ def test_new_values_keep_the_buffers_and_the_owners():
     assert not bool((batch.key_cache == before)[owned].any())
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_an_untouched_batch_violates_no_guard(style):
-    guards = Guards()
-    make_batch(LENS, SHAPE, style=style, guards=guards)
-    assert guards.violated() == []
-
-
-@pytest.mark.parametrize("name", ["query", "key_cache", "value_cache", "block_table_0", "query_start_loc", "seq_lens"])
+@pytest.mark.parametrize(
+    "name", ["query", "key_cache", "value_cache", "block_table_0", "query_start_loc", "seq_lens", "key", "value"]
+)
 @pytest.mark.parametrize("side", ["before", "behind"])
 def test_a_write_outside_is_seen(name, side):
     guards = Guards()
-    batch = make_batch(LENS, SHAPE, guards=guards)
+    batch = make_batch(LENS, SHAPE, new_kv=True, guards=guards)
     tensor = getattr(batch, name.removesuffix("_0"))
     offset = tensor.storage_offset() + (-1 if side == "before" else tensor.numel())
     torch.as_strided(tensor, (1,), (1,), offset).fill_(0)
@@ -209,16 +199,3 @@ def test_lane_d_of_an_x_packed_key_is_lane_d_of_the_key():
         packed = batch.key_cache[page, head, lane // 4, slot, lane % 4]
         assert key[page, slot, head].flatten()[lane] == packed
         assert value[page, slot, head, lane] == batch.value_cache[page, head, lane, slot]
-
-
-def test_a_style_beside_x_packed_is_refused():
-    with pytest.raises(ValueError, match="style: found 'hnd'"):
-        make_batch(LENS, SHAPE, style="hnd", layout=Layout.X_PACKED)
-
-
-@pytest.mark.parametrize("name", ["key", "value"])
-def test_a_write_outside_the_new_tokens_is_seen(name):
-    guards = Guards()
-    new = getattr(make_batch(LENS, SHAPE, new_kv=True, guards=guards), name)
-    torch.as_strided(new, (1,), (1,), new.storage_offset() - 1).fill_(0)
-    assert guards.violated() == [name]

@@ -91,11 +91,6 @@ def test_products_pass_the_largest_fp16_number_and_tiny_values_are_subnormal():
     assert float(values.abs().max()) < torch.finfo(torch.float16).smallest_normal
 
 
-def test_a_stale_tail_names_pages_of_others():
-    table = build(BY_NAME["table-tail-of-other-sequences"])[0].block_table
-    assert table[0, 1] == table[1, 0] and table[2, 2] == table[3, 0]
-
-
 def test_a_table_of_one_column_has_row_stride_1():
     table = build(BY_NAME["table-of-one-column"])[0].block_table
     assert table.shape[1] == 1 and table.stride() == (1, 1)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.cases.layouts import huge_query, page_twice, reversed_pages, tiny_query
-from common.cases.named import BY_NAME, CASES, build, outputs
+from calls import ensure_well_formed
+from common.cases.layouts import huge_query, page_twice, tiny_query
+from common.cases.named import BY_NAME, CASES, build
 from common.kit.levels import RUNS
-from common.oracle.integrity import Guards
 from common.oracle.reference import reference
 from common.spec import SpecError
-from common.spec.validation import validate, validate_output
+from common.spec.validation import validate
 
 SMALL = [case for case in CASES if not case.large and not case.refused]
 OTHER_BATCHES = (page_twice, huge_query, tiny_query)  # arrangements that give a batch of another meaning
@@ -27,12 +27,7 @@ def name(case):
 
 @pytest.mark.parametrize("case", SMALL, ids=name)
 def test_a_case_is_well_formed_and_between_guards(case):
-    guards = Guards()
-    batch, features = build(case, guards=guards)
-    validate(batch, features)
-    assert batch.shape == case.shape
-    validate_output(batch, *outputs(case, batch, guards), features)
-    assert guards.violated() == []
+    ensure_well_formed(case)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.large], ids=name)
@@ -91,24 +86,16 @@ def test_pages_in_runs_rise_by_one_and_jump_back():
     assert all((steps[at] == 1) == (at % 4 != 3) for at in range(len(steps))) and steps[3] < 0
 
 
-def test_reversed_pages_fall():
-    batch = batch_of("pages-reversed")
-    assert BY_NAME["pages-reversed"].arrange is reversed_pages
-    assert bool((batch.block_table[0, :8].diff() < 0).all())
-
-
-def test_a_page_is_twice_in_one_sequence():
-    table = batch_of("page-twice-in-one-sequence").block_table
-    assert table[0, 0] == table[0, 1]
-
-
-def test_pages_are_shared_between_sequences():
-    table = batch_of("pages-shared").block_table
-    assert table[0, :2].tolist() == table[1, :2].tolist() == table[2, :2].tolist()
-
-
-def test_a_page_id_passes_16_bits():
+def test_pages_are_arranged_as_names_say():
+    assert bool((batch_of("pages-reversed").block_table[0, :8].diff() < 0).all())
+    twice = batch_of("page-twice-in-one-sequence").block_table
+    assert twice[0, 0] == twice[0, 1]
+    shared = batch_of("pages-shared").block_table[:, :2].tolist()
+    assert shared[0] == shared[1] == shared[2]
     assert int(batch_of("page-id-beyond-16-bits").block_table[0, 0]) >= 1 << 16
+    stale = batch_of("table-tail-of-other-sequences").block_table
+    assert stale[0, 1] == stale[1, 0] and stale[2, 2] == stale[3, 0]
+    assert {-1, 2**31 - 1, 0x7F7F7F7F, 0} <= set(batch_of("table-tail-garbage").block_table[:, -1].tolist())
 
 
 @pytest.mark.parametrize(
@@ -135,11 +122,6 @@ def test_the_table_is_a_slice(case):
     table = batch_of(case).block_table
     assert table.stride(0) != table.shape[1]
     assert str(table.dtype) == f"torch.{case.split('-')[-1]}"
-
-
-def test_garbage_of_every_kind_follows_the_used_pages():
-    table = batch_of("table-tail-garbage").block_table
-    assert {-1, 2**31 - 1, 0x7F7F7F7F, 0} <= set(table[:, -1].tolist())
 
 
 def test_the_unaligned_case_is_unaligned():

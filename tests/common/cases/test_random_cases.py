@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from calls import ensure_well_formed
 from common.cases import random_cases
-from common.cases.case import build, outputs
+from common.cases.case import build
 from common.cases.covering import both, covering, legal_pairs
 from common.cases.random_cases import (
     ALL_AXES,
@@ -23,9 +24,8 @@ from common.cases.random_cases import (
     random_case,
     values_of,
 )
-from common.oracle.integrity import Guards, same_bits
+from common.oracle.integrity import same_bits
 from common.spec.feature_rules import contradiction
-from common.spec.validation import validate, validate_output
 
 ROOT = Path(__file__).parents[3]
 PAIRS, TRIPLES, FEATURES = random_cases.num_pairs(), random_cases.num_triples(), random_cases.num_feature_pairs()
@@ -103,12 +103,7 @@ def test_a_case_is_a_function_of_its_seed_in_any_process():
 @pytest.mark.parametrize("part", range(4))
 def test_random_cases_are_well_formed_and_between_guards(part):
     for seed in [*range(part, PAIRS, 8), *OF_FEATURES[part::8], *FREE[part::16]]:
-        case, guards = random_case(seed), Guards()
-        batch, features = build(case, guards=guards)
-        validate(batch, features)
-        assert batch.shape == case.shape, case
-        validate_output(batch, *outputs(case, batch, guards), features)
-        assert guards.violated() == [], case
+        ensure_well_formed(random_case(seed))
 
 
 def test_the_values_of_the_axes_arrive_in_the_case():

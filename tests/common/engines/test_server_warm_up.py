@@ -47,7 +47,7 @@ def test_no_step_within_the_limits_is_left_to_compile(monkeypatch, kernel, windo
         for tokens, seqs, stats in plan.sizes(stated):
             warm |= compiled_by(plan._choice_at(tokens, seqs, stats), tokens, seqs)
     plan._warm = warm
-    for queries, keys, total in batches(400):
+    for queries, keys, total in batches(200):
         tokens, seqs = sum(queries), len(queries)
         stats = hinted_stats(seqs, tokens, LIMITS.max_seq_len, max(queries), keys, queries.count(1), total)
         choice = plan.choice_of(stats, plan.reach.needs, features.sees)

@@ -186,11 +186,8 @@ def test_hints_are_what_the_host_knows_and_nothing_waits_for_what_it_does_not(ad
     assert tuple(engine.backend.forward_metadata.full.hints.values()) == (12, None, 2, None)
 
 
-def test_sglangs_window_counts_the_keys_before_a_token(adapter, monkeypatch):
+def test_a_softcap_sinks_and_a_window_that_counts_the_keys_before_a_token_are_served(adapter, monkeypatch):
     served(Engine(adapter, monkeypatch, [{"sliding_window_size": 9}]), [(1, 40), (1, 17)], Features(True, 10))
-
-
-def test_a_softcap_and_sinks_are_served(adapter, monkeypatch):
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
     engine = Engine(adapter, monkeypatch, [{"logit_cap": 5.0}])
     served(engine, [(9, 30), (1, 17)], Features(True, None, 5.0, sinks), sinks=sinks)
@@ -376,9 +373,13 @@ def test_a_layer_that_cannot_be_served_is_refused_when_the_backend_is_made(adapt
         Engine(adapter, monkeypatch, [{}, layer])
 
 
-def test_an_encoders_layer_is_refused(adapter, monkeypatch):
+def test_an_encoder_a_graph_beyond_the_engine_and_a_pool_of_no_known_layout_are_refused(adapter, monkeypatch):
     with pytest.raises(UnsupportedFeature, match="encoder_only"):
         Engine(adapter, monkeypatch, [{"attn_type": adapter.AttentionType.ENCODER_ONLY}])
+    with pytest.raises(SpecError, match="max_bs"):
+        Engine(adapter, monkeypatch).backend.init_cuda_graph_state(5, 5)
+    with pytest.raises(SpecError, match="token_to_kv_pool"):
+        adapter.paged(torch.zeros(2, KV_HEADS, SIZE // 8, PAGE, 8), PAGE, KV_HEADS, SIZE)
 
 
 @pytest.mark.parametrize(("name", "value"), [("q_rope", torch.zeros(1)), ("score_mod", max), ("return_lse", True)])
@@ -400,22 +401,12 @@ def test_modes_of_speculation_and_full_graphs_of_prompts_are_refused(adapter, mo
         engine.backend.init_forward_metadata_out_graph(engine.step([(3, 9)]), in_capture=True)
 
 
-def test_a_graph_of_more_sequences_than_the_engine_runs_is_refused(adapter, monkeypatch):
-    with pytest.raises(SpecError, match="max_bs"):
-        Engine(adapter, monkeypatch).backend.init_cuda_graph_state(5, 5)
-
-
 def test_an_idle_step_needs_nothing(adapter, monkeypatch):
     engine = Engine(adapter, monkeypatch)
     idle = SimpleNamespace(forward_mode=engine.modes.IDLE, batch_size=0)
     engine.backend.init_forward_metadata(idle)
     query = torch.zeros(0, HEADS * SIZE)
     assert engine.backend.forward(query, None, None, engine.layers[0], idle).shape == query.shape
-
-
-def test_a_pool_of_no_known_layout_is_refused(adapter):
-    with pytest.raises(SpecError, match="token_to_kv_pool"):
-        adapter.paged(torch.zeros(2, KV_HEADS, SIZE // 8, PAGE, 8), PAGE, KV_HEADS, SIZE)
 
 
 @pytest.mark.parametrize("version", ["0.5.23", "0.5.24"])

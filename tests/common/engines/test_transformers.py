@@ -69,11 +69,20 @@ def test_packed_sequences_are_apart_and_padding_behind_them_is_nobodys():
     torch.testing.assert_close(out[:, :8], torch.cat(parts, 1), rtol=1e-4, atol=1e-5)
 
 
-def test_lengths_by_kind_of_layer_are_refused():
-    """transformers 5.20's continuous batching has a dict of them."""
-    ends = {"full_attention": torch.tensor([0, 2])}
-    with pytest.raises(SpecError, match="cu_seq_lens_k: found Tensor and dict"):
-        adapter.forward(MODULE, *tensors(2, 2), None, cu_seq_lens_q=torch.tensor([0, 2]), cu_seq_lens_k=ends)
+@pytest.mark.parametrize(
+    ("mask", "options", "named"),
+    [
+        (torch.ones(1, 1, 2, 2), {}, "attention_mask"),  # of four dimensions
+        (torch.zeros(1, 2), {}, "attention_mask"),  # numbers to be added
+        # transformers 5.20's continuous batching has lengths by the kind of layer
+        (None, {"cu_seq_lens_q": torch.tensor([0, 2]), "cu_seq_lens_k": {"full_attention": torch.tensor([0, 2])}},
+         "cu_seq_lens_k: found Tensor and dict"),
+    ],
+    ids=["four-dimensions", "numbers", "lengths-by-kind"],
+)  # fmt: skip
+def test_masks_and_lengths_of_another_form_are_refused(mask, options, named):
+    with pytest.raises(SpecError, match=named):
+        adapter.forward(MODULE, *tensors(2, 2), mask, **options)
 
 
 @pytest.mark.parametrize(
@@ -90,16 +99,6 @@ def test_gradients_are_refused():
     query, key, value = tensors(2, 2)
     with pytest.raises(UnsupportedFeature, match="gradients"):
         adapter.forward(MODULE, query.requires_grad_(), key, value, None)
-
-
-def test_a_mask_of_four_dimensions_is_refused():
-    with pytest.raises(SpecError, match="attention_mask"):
-        adapter.forward(MODULE, *tensors(2, 2), torch.ones(1, 1, 2, 2))
-
-
-def test_a_mask_of_numbers_to_be_added_is_refused():
-    with pytest.raises(SpecError, match="attention_mask"):
-        adapter.forward(MODULE, *tensors(2, 2), torch.zeros(1, 2))
 
 
 def test_padding_between_keys_moves_no_window():

@@ -193,21 +193,14 @@ def test_graph_support_is_what_the_kernel_has(adapter, monkeypatch, kernel, supp
     assert adapter.MetadataBuilder.get_cudagraph_support(config(), None).name == support
 
 
-def test_layers_of_an_engine_share_a_plan_and_engines_do_not(adapter, monkeypatch):
-    engines = config(), config()
-    made = [layer(adapter, monkeypatch, engine)[0] for engine in (engines[0], engines[0], engines[1])]
-    caches = [empty_cache("0.33", 3) for _ in made]
-    of = types.SimpleNamespace()
-    plans = [impl._bind(of, cache, None) for impl, cache in zip(made, caches, strict=True)]
-    assert plans[0] is plans[1] and plans[0] is not plans[2]
-    assert plans[0].workspace is not plans[2].workspace
-
-
-def test_layers_with_and_without_a_window_have_plans_over_one_workspace(adapter, monkeypatch):
-    engine = config()
-    made = [layer(adapter, monkeypatch, engine, sliding_window=window)[0] for window in (None, 24)]
-    plans = [impl._bind(types.SimpleNamespace(), empty_cache("0.25", 3), None) for impl in made]
-    assert plans[0] is not plans[1] and plans[0].workspace is plans[1].workspace
+def test_layers_of_an_engine_and_a_kind_share_a_plan_kinds_a_workspace_and_engines_neither(adapter, monkeypatch):
+    one, other = config(), config()
+    plans = []
+    for engine, window in ((one, None), (one, None), (other, None), (one, 24)):
+        impl, _ = layer(adapter, monkeypatch, engine, sliding_window=window)
+        plans.append(impl._bind(types.SimpleNamespace(), empty_cache("0.33", 3), None))
+    assert plans[0] is plans[1] and plans[0] is not plans[2] and plans[0] is not plans[3]
+    assert plans[0].workspace is plans[3].workspace is not plans[2].workspace
 
 
 def test_the_scratch_is_there_when_the_engine_measures_its_memory(adapter, monkeypatch):
@@ -384,18 +377,14 @@ def test_a_feature_that_the_chosen_kernel_lacks_is_refused_by_its_name(adapter, 
         layer(adapter, monkeypatch, config(), logits_soft_cap=30.0)
 
 
-def test_an_engine_that_may_write_another_fp8_is_refused(adapter, monkeypatch):
+def test_an_engine_that_may_write_another_fp8_or_no_scales_of_tokens_is_refused(adapter, monkeypatch):
     monkeypatch.setenv("DIPTYCH_WRITER", "engine")
+    with pytest.raises(SpecError, match="DIPTYCH_WRITER"):
+        layer(adapter, monkeypatch, config(torch.bfloat16), kv_cache_dtype="int8_per_token_head")
     monkeypatch.setattr(torch.version, "hip", "6.4")
     layer(adapter, monkeypatch, config(torch.bfloat16))
     with pytest.raises(SpecError, match="DIPTYCH_WRITER"):
         layer(adapter, monkeypatch, config(torch.bfloat16), kv_cache_dtype="fp8")
-
-
-def test_an_engine_that_writes_no_scales_of_tokens_is_refused(adapter, monkeypatch):
-    monkeypatch.setenv("DIPTYCH_WRITER", "engine")
-    with pytest.raises(SpecError, match="DIPTYCH_WRITER"):
-        layer(adapter, monkeypatch, config(torch.bfloat16), kv_cache_dtype="int8_per_token_head")
 
 
 def test_an_output_to_be_quantised_is_refused(adapter, monkeypatch):
@@ -405,15 +394,13 @@ def test_an_output_to_be_quantised_is_refused(adapter, monkeypatch):
         impl.forward(of, *given, empty_cache("0.33", 3), None, torch.empty(4, HEADS, SIZE), torch.ones(1))
 
 
+@pytest.mark.parametrize(
+    "sizes", [(2, KV_HEADS, PAGE, 2 * SIZE), (2, 3, PAGE, KV_HEADS, SIZE)], ids=["dtype", "layout"]
+)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int32])
-def test_a_cache_of_another_dtype_is_not_read_as_if_it_were_the_layers(adapter, dtype):
+def test_a_cache_of_another_dtype_or_no_known_layout_is_refused(adapter, dtype, sizes):
     with pytest.raises(SpecError, match="kv_cache"):
-        adapter.views(torch.zeros(2, KV_HEADS, PAGE, 2 * SIZE, dtype=dtype), SIZE, torch.float16)
-
-
-def test_a_cache_of_no_known_layout_is_refused(adapter):
-    with pytest.raises(SpecError, match="kv_cache"):
-        adapter.views(torch.zeros(2, 3, PAGE, KV_HEADS, SIZE), SIZE, torch.float32)
+        adapter.views(torch.zeros(sizes, dtype=dtype), SIZE, dtype if len(sizes) == 5 else torch.float16)
 
 
 def test_a_kernel_that_is_none_is_said_when_a_backend_is_chosen(adapter, monkeypatch):

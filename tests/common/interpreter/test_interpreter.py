@@ -67,65 +67,33 @@ def cast_kernel(x, y, N: tl.constexpr):
 EDGES = [1.00390625, 1.01171875, -1.00390625, 0.0, -0.0, 3.4028235e38, 1e-40, float("inf"), float("-inf"), float("nan")]
 
 
-def test_bf16_rounding():
-    x = torch.cat([torch.tensor(EDGES), torch.randn(54, generator=torch.Generator().manual_seed(0))])
+def drawn(count):
+    return torch.randn(count, generator=torch.Generator().manual_seed(0))
 
+
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz)
+CODES, NEAR = torch.arange(256, dtype=torch.int16).to(torch.uint8), torch.tensor([31.75, -7.84, 1.95, 0.0])
+CASTS = [  # the repair that it takes, what is cast: of 8 and 16 bits every pattern
+    (torch.bfloat16, "bf16_rounding", torch.cat([torch.tensor(EDGES), drawn(54)])),
+    (torch.bfloat16, "bf16_rounding", CODES.view(torch.int8)),
+    (torch.float32, None, torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16)),
+    *((to, "fp8_casts", CODES.view(fp8)) for to in (torch.float32, torch.float16, torch.bfloat16) for fp8 in FP8),
+    *((fp8, "fp8_casts", torch.cat([NEAR, drawn(124)])) for fp8 in FP8),
+]
+
+
+@pytest.mark.parametrize(("to", "repair", "x"), CASTS, ids=lambda one: getattr(one, "dtype", one))
+def test_a_cast_is_torchs(to, repair, x):
     def is_right():
-        y = torch.empty(64, dtype=torch.bfloat16)
-        cast_kernel[(1,)](x, y, 64)
-        return torch.equal(y.view(torch.int16)[:9], x.bfloat16().view(torch.int16)[:9]) and torch.allclose(
-            y, x.bfloat16(), rtol=0, atol=0, equal_nan=True
-        )
+        y = torch.empty(len(x), dtype=to)
+        cast_kernel[(1,)](x, y, len(x))
+        found, wanted = y.float(), x.to(to).float()
+        alike = torch.allclose(found, wanted, rtol=0, atol=0, equal_nan=True)
+        return alike and torch.equal(found.signbit()[~wanted.isnan()], wanted.signbit()[~wanted.isnan()])
 
-    expect_needed("bf16_rounding", is_right)
-
-
-def test_int8_to_bf16():
-    x = torch.arange(-128, 128, dtype=torch.int16).to(torch.int8)
-
-    def is_right():
-        y = torch.empty(256, dtype=torch.bfloat16)
-        cast_kernel[(1,)](x, y, 256)
-        return torch.equal(y, x.bfloat16())
-
-    expect_needed("bf16_rounding", is_right)
-
-
-FP8 = {"e4m3fn": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "e4m3fnuz": torch.float8_e4m3fnuz}
-
-
-@pytest.mark.parametrize("target", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", FP8)
-def test_fp8_to_others_is_exact_for_every_bit_pattern(name, target):
-    x = torch.arange(256, dtype=torch.int16).to(torch.uint8).view(FP8[name])
-
-    def is_right():
-        y = torch.empty(256, dtype=target)
-        cast_kernel[(1,)](x, y, 256)
-        return torch.allclose(y.float(), x.float(), rtol=0, atol=0, equal_nan=True)
-
-    expect_needed("fp8_casts", is_right)
-
-
-@pytest.mark.parametrize("name", FP8)
-def test_float32_to_fp8_rounds_to_nearest(name):
-    x = torch.cat(
-        [torch.tensor([31.75, -7.84, 1.95, 0.0]), torch.randn(124, generator=torch.Generator().manual_seed(0))]
-    )
-
-    def is_right():
-        y = torch.empty(128, dtype=FP8[name])
-        cast_kernel[(1,)](x, y, 128)
-        return torch.equal(y.float(), x.to(FP8[name]).float())
-
-    expect_needed("fp8_casts", is_right)
-
-
-def test_bf16_to_float32_is_exact_for_every_bit_pattern():
-    x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16)
-    y = torch.empty(2**16)
-    cast_kernel[(1,)](x, y, 2**16)
-    assert torch.allclose(y, x.float(), rtol=0, atol=0, equal_nan=True)
+    if repair:
+        expect_needed(repair, is_right)
+    assert is_right()
 
 
 def test_spread_truth():

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,7 @@ def test_install_without_helion():
 
 
 # What the children of the tests, of the kit and of compare's crew import beside the kernel.
-MODULES = ("common.kit.kit", "compare.process.crew", "compare.bench.worker", "kernel_cases")
+MODULES = ("common.kit.kit", "common.kit.isolated", "compare.process.crew", "compare.bench.worker", "kernel_cases")
 
 
 def test_a_triton_kernel_imports_no_helion():
@@ -124,17 +125,12 @@ def test_a_triton_kernel_imports_no_helion():
     )
 
 
-@pytest.mark.parametrize(("line", "supports"), [("", []), ("import helion.runtime", ["1"])], ids=["plain", "helion"])
-def test_an_isolated_child_imports_helion_with_the_kernel_alone(line, supports, tmp_path, monkeypatch):
-    """And has it repaired, by a package that it runs by its path."""
-    units = "sys.modules['helion'].runtime.get_num_sm(torch.device('cpu'))"
-    said = f"SUPPORTS = [str({units})] if 'helion' in sys.modules else []"
-    source = f"import sys, torch\n{line}\nassert 'triton' in sys.modules\n{said}\ndef call(query): ...\n"
+def test_an_isolated_child_has_helion_repaired_where_the_kernel_imports_it(tmp_path, monkeypatch):
+    """By a package that it runs by its path."""
+    said = "SUPPORTS = [str(helion.runtime.get_num_sm(torch.device('cpu')))]"
+    source = f"import helion.runtime, sys, torch\nassert 'triton' in sys.modules\n{said}\ndef call(query): ...\n"
     (tmp_path / "somebody.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    child = Isolated(interpret=True)
-    try:
+    with closing(Isolated(interpret=True)) as child:
         reply = child.ask({"ask": "describe", "kernel": "somebody:call", "adapter": "auto"})
-    finally:
-        child.close()
-    assert (reply.status, reply.said.get("supports")) == ("ok", supports), reply.reason
+    assert (reply.status, reply.said.get("supports")) == ("ok", ["1"]), reply.reason

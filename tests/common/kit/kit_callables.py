@@ -84,21 +84,9 @@ class Attention:
         return top, total, acc
 
 
-class LastKeyDropped(Attention):
-    """In sequences of more than 4,096 keys alone."""
-
-    def last_key(self, seq_len):
-        return seq_len - 1 if seq_len > 4096 else seq_len
-
-
-class PageIdIn16Bits(Attention):
-    def pages(self, pages):
-        return pages & 0xFFFF
-
-
-class WindowOneTooWide(Attention):
-    def window(self, width):
-        return width + 1
+def wrong(**methods):
+    """The right one with other methods."""
+    return type("Wrong", (Attention,), methods)()
 
 
 class StaleWorkspace(Attention):
@@ -140,9 +128,9 @@ class DithersInItsLse(Attention):
 
 right = Attention()
 dithers_in_its_lse = DithersInItsLse()
-last_key_dropped = LastKeyDropped()
-page_id_in_16_bits = PageIdIn16Bits()
-window_one_too_wide = WindowOneTooWide()
+last_key_dropped = wrong(last_key=lambda self, seq_len: seq_len - (seq_len > 4096))
+page_id_in_16_bits = wrong(pages=lambda self, pages: pages & 0xFFFF)
+window_one_too_wide = wrong(window=lambda self, width: width + 1)
 stale_workspace = StaleWorkspace()
 accumulator_in_bf16 = AccumulatorInBf16()
 nan_of_a_row_in_every_row = NanOfARowInEveryRow()

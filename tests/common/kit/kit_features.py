@@ -72,37 +72,17 @@ class Features:
             out[rows] = found.to(out.dtype)
 
 
-class SpanEndExclusive(Features):
-    def last_of(self, span):
-        return span[1] - 1
-
-
-class ScaleOfTheFirstHead(Features):
-    def scale(self, scale, blocks):
-        return super().scale(scale, blocks)[:, :1]
-
-
-class SlopeOfTheNextHead(Features):
-    def bias(self, slopes, sqrt, distance):
-        return super().bias(slopes.roll(1), sqrt, distance)
-
-
-class FlagsOf32BitsAlone(Features):
-    def flag(self, flags, seq):
-        return flags.dtype == torch.bool or super().flag(flags, seq)
-
-
-class TreeOf32BitsAlone(Features):
-    def tree(self, bias):
-        return bias if bias.dtype == torch.float32 else bias.float() * 0.5
+def wrong(**methods):
+    """The right one with other methods."""
+    return type("Wrong", (Features,), methods)()
 
 
 right = Features()
-flags_of_32_bits_alone = FlagsOf32BitsAlone()
-tree_of_32_bits_alone = TreeOf32BitsAlone()
-span_end_exclusive = SpanEndExclusive()
-scale_of_the_first_head = ScaleOfTheFirstHead()
-slope_of_the_next_head = SlopeOfTheNextHead()
+flags_of_32_bits_alone = wrong(flag=lambda self, flags, seq: flags.dtype == torch.bool or bool(flags[seq]))
+tree_of_32_bits_alone = wrong(tree=lambda self, bias: bias if bias.dtype == torch.float32 else bias.float() * 0.5)
+span_end_exclusive = wrong(last_of=lambda self, span: span[1] - 1)
+scale_of_the_first_head = wrong(scale=lambda self, *given: right.scale(*given)[:, :1])
+slope_of_the_next_head = wrong(bias=lambda self, slopes, *more: right.bias(slopes.roll(1), *more))
 
 
 def silent(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, out, lse):

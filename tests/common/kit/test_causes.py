@@ -117,17 +117,15 @@ def test_a_planted_mistake_is_named(words):
     assert words in names and len(names) <= 3
 
 
-@pytest.mark.parametrize("tile", [32, 64])
-def test_an_accumulator_without_its_rescale_is_named_with_its_tile(tile):
+LIMITS = ("@sliding_window=75", "@chunk=50@chunk_lookback=1")
+
+
+@pytest.mark.parametrize(
+    ("limit", "tile"), [("", 32), ("", 64), *((limit, tile) for limit in LIMITS for tile in (16, 32))]
+)
+def test_an_accumulator_without_its_rescale_is_named_with_its_tile(limit, tile):
     """Each tile's product is added to what was not made smaller: the sum alone was."""
-    names = explained(wrong(LOUD, NotRescaled(), tile))
-    assert names == [f"an accumulator that a greater maximum does not rescale, in tiles of {tile} keys"]
-
-
-@pytest.mark.parametrize("tile", [16, 32])
-@pytest.mark.parametrize("limit", ["sliding_window=75", "chunk=50@chunk_lookback=1"])
-def test_an_accumulator_without_its_rescale_is_named_under_a_window_and_a_chunk_too(tile, limit):
-    names = explained(wrong(f"{LOUD}@{limit}", NotRescaled(), tile))
+    names = explained(wrong(LOUD + limit, NotRescaled(), tile))
     assert names == [f"an accumulator that a greater maximum does not rescale, in tiles of {tile} keys"]
 
 
@@ -192,14 +190,10 @@ def test_a_nan_that_a_mistake_spreads_is_no_proof_of_another():
     assert out.isnan().any() and explained(Found(out, lse, batch, features, Precision(), False)) == []
 
 
-def test_an_output_that_is_the_query_is_known():
+def test_a_right_result_has_no_cause_and_an_output_that_is_the_query_is_known():
     found = wrong(PAGES, Edits())
-    assert not found.is_the_query
+    assert explained(found) == [] and not found.is_the_query
     assert replace(found, out=found.batch.query.clone()).is_the_query
-
-
-def test_a_right_result_has_no_cause():
-    assert explained(wrong(PAGES, Edits())) == []
 
 
 def test_one_name_can_be_asked_for_alone():

@@ -60,34 +60,6 @@ def test_one_query_weighs_its_keys():
     assert expected.num_visible.tolist() == [3]
 
 
-def test_causal_rows_see_up_to_themselves():
-    expected = reference(batch_by_hand(3, weights(1, 1, 2, 4), [8, 4, 2, 1]), Features())
-    assert lane(expected) == pytest.approx([(8 + 4) / 2, (8 + 4 + 4) / 4, (8 + 4 + 4 + 4) / 8])
-    assert expected.lse[:, 0].tolist() == pytest.approx([math.log(2), math.log(4), math.log(8)])
-
-
-def test_non_causal_rows_see_everything():
-    expected = reference(batch_by_hand(2, weights(1, 1, 2), [8, 4, 2]), Features(causal=False))
-    assert lane(expected) == pytest.approx([16 / 4, 16 / 4])
-
-
-def test_window_counts_the_own_token():
-    expected = reference(batch_by_hand(3, [0.0] * 5, [1, 2, 4, 8, 16]), Features(sliding_window=2))
-    assert lane(expected) == pytest.approx([(2 + 4) / 2, (4 + 8) / 2, (8 + 16) / 2])
-    assert expected.num_visible.tolist() == [2, 2, 2]
-
-
-def test_non_causal_window_ends_on_both_sides():
-    expected = reference(batch_by_hand(5, [0.0] * 5, [1, 2, 4, 8, 16]), Features(causal=False, sliding_window=2))
-    assert lane(expected) == pytest.approx([3 / 2, 7 / 3, 14 / 3, 28 / 3, 24 / 2])
-
-
-def test_softcap_bends_the_logits():
-    expected = reference(batch_by_hand(1, [0.0, 3.0], [0, 1]), Features(softcap=2.0))
-    bent = 2 * math.tanh(1.5)
-    assert lane(expected) == pytest.approx([math.exp(bent) / (1 + math.exp(bent))])
-
-
 def test_sink_takes_its_share_and_no_value():
     expected = reference(batch_by_hand(1, weights(1, 2), [3, 6]), Features(sinks=torch.tensor([math.log(2)])))
     assert lane(expected) == pytest.approx([(3 + 12) / 5])

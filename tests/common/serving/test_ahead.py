@@ -8,6 +8,7 @@ import torch
 
 import children
 from common import gpus
+from common.serving import pack
 from common.serving.ahead import Children, Work
 from common.serving.points import points, prompts
 from common.spec import AttentionShape, Features
@@ -23,12 +24,29 @@ def warmed(tmp_path, *words):
     return children.answer([str(HERE / "ahead_child.py"), *words], environment)
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """What a first warm-up of Triton's kernels left in a folder, and what it said."""
+    folder = tmp_path_factory.mktemp("first")
+    return folder, warmed(folder, "triton")
+
+
 @pytest.mark.parametrize("dsl", HELION_SLOWLY)
-def test_threads_compile_all_of_a_warm_up_and_each_kernel_is_launched_once(dsl, tmp_path):
-    said = warmed(tmp_path, dsl)
+def test_threads_compile_all_of_a_warm_up_and_each_kernel_is_launched_once(dsl, first, tmp_path):
+    said = first[1] if dsl == "triton" else warmed(tmp_path, dsl)
     assert said["here"] == [] and len(said["threads"]) >= 3
     assert said["launched"] == [len(said["threads"])] * 2  # the second plan's kernels are in this process already
     assert said["calls"] > 2 * len(said["threads"])
+
+
+def test_with_packed_code_a_warm_up_compiles_nothing(first, tmp_path):
+    """Triton's own compiler and cache, for an H200 that is not here."""
+    folder, said = first
+    pack.pack(folder, file := tmp_path / "a.pack", made := {"gpu": "h200"})
+    pack.unpack(file, there := tmp_path / "second", made)
+    second = warmed(there, "triton")
+    assert len(said["made"]) == len(said["threads"]) and second["made"] == []
+    assert second["launched"] == said["launched"] and any(there.iterdir())
 
 
 def test_a_kernel_that_does_not_compile_raises_from_the_warm_up_what_the_compiler_said(tmp_path):

@@ -72,5 +72,5 @@ def property_of(examples):
 
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="kernels are not interpreted here")
-test_any_call_is_right_or_refused = property_of(120)
+test_any_call_is_right_or_refused = property_of(60)
 test_any_of_ten_thousand_calls_is_right_or_refused = pytest.mark.slow(property_of(10_000))

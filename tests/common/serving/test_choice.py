@@ -53,15 +53,11 @@ def test_sizes_are_rounded_up_to_the_grid(n, up):
     assert rounded(up) == up and up in GRID
 
 
-def test_a_point_of_the_grid_is_its_own():
-    for stats in reachable_stats(64, 24, 300):
-        again = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
-        assert again == stats
-
-
-def test_everything_that_hints_can_say_is_reachable():
+def test_a_point_of_the_grid_is_its_own_and_everything_that_hints_can_say_is_reachable():
     tokens, seqs, keys = 100, 20, 500
     known, draw = set(reachable_stats(tokens, seqs, keys)), random.Random(0)
+    for stats in known:
+        assert on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len) == stats
     for _ in range(3000):
         n = draw.randint(1, seqs)
         hints = [draw.choice((None, 0, 1, draw.randint(1, 2 * keys))) for _ in range(3)]
@@ -111,22 +107,16 @@ def test_a_call_with_every_hint_decides_by_what_its_lengths_say():
 @pytest.mark.parametrize(
     ("max_seq_len", "total", "expected"),
     [
-        (1024, 8 * 1024, 8 * 1024),
+        (1024, 8 * 1024, 8 * 1024), (1024, None, 8 * 1024), (1024, 10**12, 8 * 1024), (1024, -5, 1024),
         (1024, 3000, 3 * 1024),  # 2.9 eighths
         (1000, 3000, 3 * 1024),
-        (1024, None, 8 * 1024),
         (None, 3000, 8 * 4096),  # of which nobody says how many one sequence has
-        (1024, 10**12, 8 * 1024),
-        (1024, -5, 1024),
         (99999, 3000, 4096),  # an eighth of what a row of pages holds
     ],
-)
+)  # fmt: skip
 def test_a_total_that_shapes_refute_is_corrected(max_seq_len, total, expected):
     assert hinted_stats(8, 8, 4096, 1, max_seq_len, 8, total).total_seq_len == expected
-
-
-def test_all_keys_are_at_least_as_many_as_query_tokens():
-    assert hinted_stats(2, 1024, 1024, 512, 512, 0, 1).total_seq_len == 1024
+    assert hinted_stats(2, 1024, 1024, 512, 512, 0, 1).total_seq_len == 1024, "all keys are no fewer than query tokens"
 
 
 def test_a_choice_is_made_from_exact_counts_and_from_keys_in_small_steps():
@@ -176,17 +166,13 @@ def test_partial_results_have_a_bound(lens):
     assert segments >= 16 or tokens > 300
 
 
-def test_a_gpu_without_logs_is_said_once_and_how_to_measure():
+def test_a_gpu_without_logs_or_units_is_said_once_and_chosen_for():
     auto, other = importlib.import_module("dsl_triton.auto"), dataclasses.replace(H200, name="another")
     with pytest.warns(UserWarning, match=r"no logs of another .*compare tune .* --gpu another") as said:
         for keys in (64, 4096):
             choice = auto.choose(SHAPE, BatchStats.of([(1, keys)]), other)
-    assert len(said) == 1
-    assert choice.path == "heuristics/learned/h200.json"
-
-
-def test_a_gpu_without_units_is_said_once_and_chosen_for_as_with_one():
-    auto, none = importlib.import_module("dsl_triton.auto"), dataclasses.replace(H200, name="other", units=0)
+    assert len(said) == 1 and choice.path == "heuristics/learned/h200.json"
+    none = dataclasses.replace(H200, name="other", units=0)
     with pytest.warns(UserWarning) as said:
         for lens in ([(1, 4096)], [(4, 3000)] * 10, [(2048, 2048)]):
             assert auto.choose(SHAPE, BatchStats.of(lens), none).config

@@ -191,13 +191,8 @@ LOOKALIKES += [("portable", 0), ("same_step", 0), ("causal", 1), ("validate", b"
 LOOKALIKES += [(name, x) for name in ("softmax_scale", *COUNTS) for x in (math.nan, math.inf, 1j, "1", torch.tensor(1))]
 LOOKALIKES += [("softmax_scale", x) for x in (True, 0.0, -1.0, Fraction(10**400), 10**400, np.float64("nan"))]
 INSIDE = [("sliding_window", 7.0), ("softcap", True), ("causal", 1), ("alibi_sqrt", 0), ("chunk", 4.0), ("cross", 0)]
-INSIDE += [
-    ("sliding_window", True),
-    ("chunk", 10**5000),
-    ("chunk_lookback", False),
-    ("softcap", math.nan),
-    ("softcap", torch.tensor(5.0)),
-]
+INSIDE += [("sliding_window", True), ("chunk", 10**5000), ("chunk_lookback", False), ("softcap", math.nan)]
+INSIDE += [("softcap", torch.tensor(5.0)), ("causal", None), ("softcap", math.inf)]
 
 
 @pytest.mark.parametrize("fresh", [True, False])

@@ -96,16 +96,11 @@ def test_lse_and_out_have_the_shapes_of_flash_attention() -> None:
     torch.testing.assert_close(lse, reference(batch, Features()).lse.t().float())
 
 
-def test_cumulative_key_lengths_do_as_well() -> None:
-    batch = make_batch(LENS, SHAPE)
-    asked = words(batch) | {"seqused_k": None, "cu_seqlens_k": torch.tensor([0, 20, 29, 34], dtype=torch.int32)}
-    torch.testing.assert_close(FLASH.flash_attn_varlen_func(**asked), dense(batch, -1, 0))
-
-
 @pytest.mark.parametrize("name", ["s_aux", "sinks"])
-def test_sinks_and_softcap_arrive(name: str) -> None:
+def test_sinks_softcap_and_cumulative_key_lengths_arrive(name: str) -> None:
     batch, sinks = make_batch(LENS, SHAPE), torch.tensor([0.5, 1.0, -2.0, 3.0])
-    found = FLASH.flash_attn_varlen_func(**words(batch) | {"s_aux": None, name: sinks, "softcap": 2.0})
+    asked = words(batch) | {"seqused_k": None, "cu_seqlens_k": torch.tensor([0, 20, 29, 34], dtype=torch.int32)}
+    found = FLASH.flash_attn_varlen_func(**asked | {"s_aux": None, name: sinks, "softcap": 2.0})
     expected = reference(batch, Features(softcap=2.0, sinks=sinks)).out
     torch.testing.assert_close(found, expected.float())
 
@@ -223,41 +218,27 @@ def test_an_output_of_a_larger_buffer_is_written_in_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["k", "v"])
-def test_appending_to_the_cache_is_refused(name: str) -> None:
-    batch = make_batch([(1, 9)], SHAPE)
+def test_appending_to_the_cache_is_refused_and_an_argument_that_nobody_knows_a_type_error(name: str) -> None:
     with pytest.raises(UnsupportedFeature) as refusal:
-        FLASH.flash_attn_with_kvcache(
-            batch.query[:, None], batch.key_cache, batch.value_cache, block_table=batch.block_table,
-            cache_seqlens=batch.seq_lens, **{name: batch.query},
-        )  # fmt: skip
+        FLASH.flash_attn_with_kvcache(**decode(**{name: torch.ones(1, 4, 16)}))
     assert refusal.value.argument == name
-
-
-def test_an_argument_that_nobody_knows_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="'windowsize'"):
         FLASH.flash_attn_varlen_func(**words(make_batch(LENS, SHAPE)), windowsize=3)
 
 
-def test_descales_of_fp8_caches_are_scales_per_head() -> None:
-    batch = make_batch([(3, 20), (1, 9)], AttentionShape(4, 2, 16, 8, torch.bfloat16, None, torch.float8_e4m3fn))
-    heads, one = torch.tensor([0.5, 2.0]), torch.tensor([0.25])
-    scales = {"k_descale": heads.expand(2, 2), "v_descale": one.expand(2, 2)}
-    found = FLASH.flash_attn_varlen_func(**words(batch) | scales)
-    wanted = reference(batch, Features(key_scale=heads, value_scale=one))
-    assert torch.equal(found, wanted.out.to(found.dtype))
-    with pytest.raises(SpecError, match="v_descale"):
-        FLASH.flash_attn_varlen_func(**words(batch) | scales | {"v_descale": torch.ones(2, 2)})
-
-
-@pytest.mark.parametrize("seqs", [0, 1])
-def test_descales_of_one_sequence_or_none_need_no_expansion(seqs: int) -> None:
-    shape = AttentionShape(4, 2, 16, 8, torch.bfloat16, None, torch.float8_e4m3fn)
-    batch, heads = make_batch([(3, 20)] * seqs, shape), torch.tensor([0.5, 2.0])
-    found = FLASH.flash_attn_varlen_func(
-        **words(batch) | dict.fromkeys(("k_descale", "v_descale"), heads.repeat(seqs, 1))
-    )
-    wanted = reference(batch, Features(key_scale=heads, value_scale=heads))
-    assert torch.equal(found, wanted.out.to(found.dtype))
+@pytest.mark.parametrize("lens", [[(3, 20), (1, 9)], [(3, 20)], []], ids=len)
+def test_descales_of_fp8_caches_are_scales_per_head_and_of_one_sequence_need_no_expansion(lens: list) -> None:
+    batch = make_batch(lens, AttentionShape(4, 2, 16, 8, torch.bfloat16, None, torch.float8_e4m3fn))
+    heads, one, count = torch.tensor([0.5, 2.0]), torch.tensor([0.25]), len(lens)
+    wanted = reference(batch, Features(key_scale=heads, value_scale=one)).out.to(torch.bfloat16)
+    asked = words(batch) | {"k_descale": heads.expand(count, 2), "v_descale": one.expand(count, 2)}
+    assert torch.equal(FLASH.flash_attn_varlen_func(**asked), wanted)
+    asked["k_descale"] = heads.repeat(count, 1)
+    if count > 1:
+        with pytest.raises(SpecError, match="k_descale"):
+            FLASH.flash_attn_varlen_func(**asked)
+    else:
+        assert torch.equal(FLASH.flash_attn_varlen_func(**asked), wanted)
 
 
 def test_slopes_and_chunks_are_ours() -> None:

@@ -42,12 +42,6 @@ def test_pointers_are_replaced_and_the_rest_is_kept():
     assert second[9:] == (320,)
 
 
-def test_the_operand_of_a_feature_is_replaced_inside_its_tuple():
-    driver, (sinks, scratch) = Driver(), tensors(2)
-    Tape.of([launch(driver, (None, 7, sinks))], [sinks, scratch], 5).replay([48, 0], 1)
-    assert driver.seen[0][9:] == ((None, 7, 48),)
-
-
 def test_every_operand_of_a_tuple_is_replaced_however_deep_it_is():
     driver, (key_scale, value_scale, scratch) = Driver(), tensors(3)
     argument = (key_scale, (8, 1), (None, value_scale), ())

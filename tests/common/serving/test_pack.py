@@ -3,15 +3,12 @@
 import hashlib
 import io
 import json
-import os
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 import torch
 
-import children
 from common import gpus
 from common.engines.options import Options
 from common.engines.server import Limits, Server
@@ -138,18 +135,3 @@ def test_a_server_takes_its_code_from_the_file_that_it_is_told(cache, tmp_path, 
     assert (tmp_path / "elsewhere" / "ABC" / "k.cubin").exists()
     with pytest.raises(SpecError, match="no such file"):
         Server(Options.of({"DIPTYCH_PACK": str(tmp_path / "none")}), limits, torch.device("cpu"))
-
-
-def test_with_packed_code_a_warm_up_compiles_nothing(tmp_path):
-    """Triton's own compiler and cache, for an H200 that is not here (ahead_child.py)."""
-
-    def warmed(folder):
-        environment = children.compiling(HERE.parents[2], *sys.path, PYTHONWARNINGS="ignore", TRITON_CACHE_DIR=folder)
-        return children.answer([str(HERE / "ahead_child.py"), "triton"], environment)
-
-    first = warmed(str(tmp_path / "first"))
-    pack.pack(tmp_path / "first", file := tmp_path / "a.pack", MADE)
-    pack.unpack(file, tmp_path / "second", MADE)
-    second = warmed(str(tmp_path / "second"))
-    assert len(first["made"]) == len(first["threads"]) and second["made"] == []
-    assert second["launched"] == first["launched"] and os.listdir(tmp_path / "second")

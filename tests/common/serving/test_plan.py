@@ -89,16 +89,8 @@ def call(plan, lens, **hints):
 
 def test_a_plan_allocates_no_output(on_h200):
     batch = make_batch([(1, 9)], SHAPE, fill=False)
-    tensors = (
-        batch.query,
-        batch.key_cache,
-        batch.value_cache,
-        batch.block_table,
-        batch.query_start_loc,
-        batch.seq_lens,
-    )
     with pytest.raises(SpecError, match="out: found None"):
-        Plan(family(), SHAPE, 8, 8, 64, "cpu")(*tensors, max_query_len=1, max_seq_len=9)
+        Plan(family(), SHAPE, 8, 8, 64, "cpu")(**tensors(batch), max_query_len=1, max_seq_len=9)
 
 
 def compiled(plan, stats, tokens, seqs):
@@ -218,11 +210,11 @@ def test_an_uneven_batch_has_its_own_choice_where_a_warm_up_compiles_all_parts_o
     assert plan.reach.layouts[found].num_bytes <= plan.workspace.numel()
 
 
-def test_a_choice_has_room_for_larger_batches_than_its_points_where_the_scratch_holds_them(on_h200):
+def test_one_buffer_is_as_large_as_the_largest_choice_needs_and_others_have_room_for_larger_batches(on_h200):
     plan = Plan(family(), SHAPE, 40, 7, 300, "cpu")
     assert all(room == (48, 7) for choice, room in plan.reach.room.items() if choice.config == 0)
     sizes = [layout.num_bytes for layout in plan.reach.layouts.values()]
-    assert max(sizes) == plan.workspace.numel()
+    assert max(sizes) == plan.workspace.numel() == 8 * 48 * 4  # 8 floats of `many` for 40 tokens, in sixteens
 
 
 @pytest.mark.slow
@@ -236,11 +228,6 @@ def test_the_warm_up_of_a_server_is_small(monkeypatch, dsl):
     assert len({piece for choice in plan.choices for piece in pieces(choice)}) <= 140
     sizes = [layout.num_bytes for layout in plan.layouts.values()]
     assert max(sizes) <= 850 * 2**20
-
-
-def test_one_buffer_is_as_large_as_the_largest_choice_needs(on_h200):
-    plan = Plan(family(), SHAPE, 40, 7, 300, "cpu")
-    assert plan.workspace.numel() == 8 * 48 * 4  # 8 floats of `many` for each of 40 tokens, in sixteens
 
 
 def test_a_plan_of_one_kernel_uses_no_other(on_h200):

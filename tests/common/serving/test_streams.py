@@ -126,23 +126,16 @@ def test_a_capture_on_another_stream_than_the_plans_takes_none_either(family, on
     assert len(Planning.made) == 2
 
 
-def test_layers_of_one_capture_share_its_plan_and_a_call_behind_it_does_not(family, on):
+@pytest.mark.parametrize("first", [False, True], ids=["a-step-begins", "the-same-step"])
+def test_layers_of_one_capture_share_the_plan_of_its_first_and_a_call_behind_it_does_not(family, on, first):
     call = PagedAttention(family)
     on(capture=8)
     for layer in range(3):
-        served(call, LENS, seed=layer, same_step=layer > 0)
+        served(call, LENS, seed=layer, same_step=first or layer > 0)
     assert len(Planning.made) == 1
     on(capture=0)
     with pytest.raises(SpecError, match="not captured, of a step that began in a capture"):
         served(call, LENS, same_step=True)
-
-
-def test_a_first_layer_that_is_captured_as_the_same_step_makes_its_plan_there(family, on):
-    call = PagedAttention(family)
-    on(capture=8)
-    served(call, LENS, same_step=True)
-    served(call, LENS, same_step=True)
-    assert len(Planning.made) == 1
 
 
 def test_where_no_driver_numbers_its_graphs_each_captured_call_plans(family, on):

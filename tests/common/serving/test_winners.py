@@ -178,15 +178,10 @@ def test_nothing_of_a_config_comes_from_elsewhere():
 
 
 BROKEN = {
-    "no-json": "{",
-    "a-list": "[]",
-    "another-project": '{"winners": {}}',
-    "no-text": b"\xff\xfe",
-    "half-a-line": '{"key": "32:8:128", "of": "auto"}',
-    "another-key": {"key": "nonsense"},
-    "a-text-for-a-time": {"us": "fast"},
-    "older-member": {"config": {"tile_size": 32, "gone": 1}},
-}
+    "no-json": "{", "a-list": "[]", "another-project": '{"winners": {}}', "no-text": b"\xff\xfe",
+    "half-a-line": '{"key": "32:8:128", "of": "auto"}', "another-key": {"key": "nonsense"},
+    "a-text-for-a-time": {"us": "fast"}, "older-member": {"config": {"tile_size": 32, "gone": 1}},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("found", BROKEN.values(), ids=BROKEN)

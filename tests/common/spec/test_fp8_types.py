@@ -12,7 +12,6 @@ from common.spec import AttentionShape, Features, SpecError, refusals
 from common.spec.cache import CacheWrite
 from common.spec.paged_batch import FP8
 from common.spec.validation import validate, validate_output
-from compare.static.compile import compile_in_child
 from compilations import compilation
 
 E4M3FN, FNUZ, E5M2 = FP8
@@ -38,16 +37,13 @@ def test_the_types_of_an_arch_are_those_of_its_backend(arch):
     assert set(refusals.fp8_types(arch)) == {TRITONS[name] for name in named if name in TRITONS}
 
 
-def test_pages_of_a_type_that_the_gpu_lacks_are_refused(on_sm_90):
+@pytest.mark.parametrize(
+    ("shape", "argument"), [(PAGES, "key_cache"), (AttentionShape(4, 2, 64, 16, FNUZ), "query")], ids=["pages", "query"]
+)
+def test_pages_and_queries_of_a_type_that_the_gpu_lacks_are_refused(on_sm_90, shape, argument):
     with pytest.raises(SpecError, match=r"float8_e4m3fnuz on sm_90, allowed .*e4m3fn or .*e5m2 on sm_90") as refusal:
-        validate(_batch(PAGES), Features(), values=False)
-    assert refusal.value.argument == "key_cache"
-
-
-def test_a_query_of_a_type_that_the_gpu_lacks_is_refused(on_sm_90):
-    with pytest.raises(SpecError) as refusal:
-        validate(_batch(AttentionShape(4, 2, 64, 16, FNUZ)), Features(), values=False)
-    assert refusal.value.argument == "query"
+        validate(_batch(shape), Features(), values=False)
+    assert refusal.value.argument == argument
 
 
 @pytest.mark.parametrize("dtype", [E4M3FN, FNUZ], ids=str)
@@ -70,19 +66,17 @@ def test_pages_to_write_of_a_type_that_the_gpu_lacks_are_refused(on_sm_90):
     assert refusal.value.argument == "key_cache"
 
 
-def test_the_types_of_a_gpu_pass(on_sm_90):
+def test_a_gpus_own_types_and_all_types_on_a_cpu_pass(on_sm_90, monkeypatch):
     for dtype in (E4M3FN, E5M2, torch.int8):
         refusals.expect_fp8(torch.empty(1, dtype=dtype), "key_cache")
-
-
-def test_a_cpu_has_all_types():
+    monkeypatch.undo()
     assert refusals.target_of(torch.device("cpu")) is None
     for dtype in FP8:
         refusals.expect_fp8(torch.empty(1, dtype=dtype), "key_cache")
 
 
-def test_compiled_for_a_gpu_that_lacks_the_type_the_row_is_unsupported():
-    (outcome,) = compile_in_child([compilation("triton/q_block", ((1, 20),), PAGES)], resolve("h200"))
+def test_compiled_for_a_gpu_that_lacks_the_type_the_row_is_unsupported(compiled):
+    (outcome,) = compiled(resolve("h200"), compilation("triton/q_block", ((1, 20),), PAGES))
     assert outcome.status == "unsupported" and "key_cache: found torch.float8_e4m3fnuz on sm_90" in outcome.reason
 
 

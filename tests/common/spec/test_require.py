@@ -45,36 +45,21 @@ def test_a_malformed_output_is_refused(case):
 
 
 UNSUPPORTED = {
-    "non_causal": Features(causal=False),
-    "sliding_window": Features(sliding_window=4),
-    "softcap": Features(softcap=4.0),
-    "sinks": Features(sinks=torch.zeros(4)),
-}
+    "non_causal": {"features": Features(causal=False)}, "sliding_window": {"features": Features(sliding_window=4)},
+    "softcap": {"features": Features(softcap=4.0)}, "sinks": {"features": Features(sinks=torch.zeros(4))},
+    "lse": {"lse": torch.empty(4, 4)}, "x_packed": {"batch": make_batch(LENS, SHAPE, layout=Layout.X_PACKED)},
+    "fp8_kv": {"batch": make_batch(LENS, replace(SHAPE, dtype=torch.float16, kv_dtype=torch.float8_e4m3fn))},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("feature", UNSUPPORTED)
-def test_a_feature_outside_supports_is_refused_by_name(feature):
-    batch = good()
-    with pytest.raises(UnsupportedFeature, match=feature) as refused:
-        require("some/kernel", frozenset({"causal"}), batch, UNSUPPORTED[feature], torch.empty_like(batch.query), None)
-    assert (refused.value.argument, refused.value.kernel) == (feature, "some/kernel")
-
-
-def test_an_lse_that_a_kernel_cannot_write_is_refused_by_name():
-    batch = good()
-    with pytest.raises(UnsupportedFeature) as refused:
-        require(
-            "some/kernel", frozenset({"causal"}), batch, Features(), torch.empty_like(batch.query), torch.empty(4, 4)
-        )
-    assert refused.value.argument == "lse"
-
-
-def test_an_x_packed_cache_is_refused_by_name_where_it_is_not_supported():
-    batch, supports = make_batch(LENS, SHAPE, layout=Layout.X_PACKED), frozenset({"causal"})
-    with pytest.raises(UnsupportedFeature) as refused:
-        require("some/kernel", supports, batch, Features(), torch.empty_like(batch.query), None)
-    assert refused.value.argument == "x_packed"
-    require("some/kernel", supports | {"x_packed"}, batch, Features(), torch.empty_like(batch.query), None)
+@pytest.mark.parametrize("member", UNSUPPORTED)
+def test_what_is_outside_supports_is_refused_by_name(member):
+    asked = {"batch": good(), "features": Features(), "lse": None} | UNSUPPORTED[member]
+    supports, out = frozenset({"causal"}), torch.empty_like(asked["batch"].query)
+    with pytest.raises(UnsupportedFeature, match=member) as refused:
+        require("some/kernel", supports, asked["batch"], asked["features"], out, asked["lse"])
+    assert (refused.value.argument, refused.value.kernel) == (member, "some/kernel")
+    require("some/kernel", supports | {member}, asked["batch"], asked["features"], out, asked["lse"])
 
 
 @pytest.mark.parametrize("name", ["key", "value"])

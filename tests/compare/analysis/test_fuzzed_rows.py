@@ -20,20 +20,11 @@ RECORDS = [
 ]
 LINES = [record.to_json().encode() + b"\n" for record in RECORDS]
 FOREIGN = [
-    b'{"op": "matmul", "latency": 1.0}\n',
-    b"[1, 2, 3]\n",
-    b'"text"\n',
-    b"null\n",
-    b"kernel,us\ntriton,3\n",
-    b"[" * 100_000 + b"\n",
-    b'{"schema": 2, "run_id": NaN}\n',
-    b'{"schema": 1e999}\n',
-    b'{"schema": 1, "schema": 2}\n',
-    b'{"schema": 2}\n',
-    b"\x00" * 512 + b"\n",
-    b"\xff\xfe\x00{}\n",
+    b'{"op": "matmul", "latency": 1.0}\n', b"[1, 2, 3]\n", b'"text"\n', b"null\n", b"kernel,us\ntriton,3\n",
+    b"[" * 100_000 + b"\n", b'{"schema": 2, "run_id": NaN}\n', b'{"schema": 1e999}\n',
+    b'{"schema": 1, "schema": 2}\n', b'{"schema": 2}\n', b"\x00" * 512 + b"\n", b"\xff\xfe\x00{}\n",
     b'{"schema": ' + b"9" * 5000 + b"}\n",
-]
+]  # fmt: skip
 
 
 def cut(generator, data):

@@ -108,14 +108,10 @@ def test_outputs_of_one_byte_are_judged_alike():
 PROMPT = pick(suite("smoke"), "prefill-33")[0].with_new_kv()
 
 
-def test_new_tokens_are_an_input_that_nobody_may_change():
-    assert judged("honest", row=PROMPT).page_sets == 2
+def test_new_tokens_are_an_input_that_nobody_may_change_and_every_set_of_pages_holds():
+    assert judged("honest", row=PROMPT).page_sets == judged("new_tokens_alone", row=PROMPT).value_sets == 2
     with pytest.raises(Rejected, match="changed one of its inputs"):
         judged("eats_new_tokens", row=PROMPT)
-
-
-def test_new_tokens_are_what_every_set_of_pages_and_values_holds():
-    assert judged("new_tokens_alone", row=PROMPT).value_sets == 2
 
 
 def test_rows_of_nobody_must_stay_as_they_were():

@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -98,9 +99,6 @@ def test_the_kit_takes_a_kernel_of_the_protocol_as_it_is(outside):
         "launch, workspace = honest.launch, honest.workspace\n"
     )
     assert registry.select("of_the_protocol") == ("of_the_protocol",) and registry.load("of_the_protocol").launch
-    child = Isolated(threads=1)
-    try:
+    with closing(Isolated(threads=1)) as child:
         for name in ("of_the_protocol", "strangers_kernel:returns"):
             assert Kit(name, 5, child).once("batch-1").status == "ok"
-    finally:
-        child.close()

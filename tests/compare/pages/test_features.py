@@ -7,7 +7,6 @@ from common.gpus import resolve
 from common.spec import AttentionShape
 from compare.__main__ import main as diptych
 from compare.pages import features
-from compare.static.compile import compile_in_child
 from compilations import compilation
 
 
@@ -50,12 +49,12 @@ def test_every_refusal_on_the_page_has_its_error_and_what_the_kernels_do_instead
 
 
 @pytest.mark.slow
-def test_scores_of_an_fp8_query_take_helion_twice_the_matrix_instructions_on_gfx942():
+def test_scores_of_an_fp8_query_take_helion_twice_the_matrix_instructions_on_gfx942(compiled):
     """An instruction takes half as many numbers: Helion's are fp16's, as the page says of a product of e4m3fnuz. P.V is
     fp16's in both DSLs."""
     shape = AttentionShape(8, 2, 128, 16, torch.float8_e4m3fnuz)
     jobs = [compilation(f"{dsl}/q_block", ((64, 256),), shape, heuristics="default") for dsl in ("triton", "helion")]
-    ours, helions = (outcome.facts[0]["matrix"] for outcome in compile_in_child(jobs, resolve("mi300")))
+    ours, helions = (outcome.facts[0]["matrix"] for outcome in compiled(resolve("mi300"), *jobs))
     (fp16,) = helions
     (fp8,) = ours.keys() - {fp16}
     keys, half = (int(instruction.rpartition("x")[2]) for instruction in (fp8, fp16))

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import weakref
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -45,31 +46,15 @@ def outcomes():
 
 def test_every_cell_has_one_row_whatever_its_neighbours_do(outcomes):
     assert {name: outcome.fields["status"] for name, outcome in outcomes.items()} == {
-        "honest": Status.OK,
-        "dies": Status.CRASH,
-        "chatters": Status.OK,
-        "lies": Status.INCORRECT,
+        "honest": Status.OK, "dies": Status.CRASH, "chatters": Status.OK, "lies": Status.INCORRECT,
         "pads": Status.INCORRECT,  # a run leaves rows of nobody, or this check could not fail
-        "raises": Status.CRASH,
-        "absent": Status.UNAVAILABLE,
-    }
-
-
-def test_a_death_names_the_signal_and_keeps_the_last_words(outcomes):
-    fields = outcomes["dies"].fields
-    assert "SIGSEGV" in fields["reason"] and "last words" in fields["log_tail"]
-
-
-def test_a_bug_keeps_its_traceback(outcomes):
-    fields = outcomes["raises"].fields
-    assert fields["reason"] == "RuntimeError: a bug of the kernel" and "Traceback" in fields["log_tail"]
-
-
-def test_rows_say_what_ran(outcomes):
-    honest = outcomes["honest"]
-    assert honest.fields["evidence"] == ["interpreted"] and honest.fields["gate"]["value_sets"] == 2
-    assert honest.fields["config"] == {"size": 16} and len(honest.fields["source_sha"]) == 16
-    assert honest.versions["torch"]
+        "raises": Status.CRASH, "absent": Status.UNAVAILABLE,
+    }  # fmt: skip
+    honest, dead, raised = (outcomes[name].fields for name in ("honest", "dies", "raises"))
+    assert honest["evidence"] == ["interpreted"] and honest["gate"]["value_sets"] == 2
+    assert honest["config"] == {"size": 16} and len(honest["source_sha"]) == 16 and outcomes["honest"].versions["torch"]
+    assert "SIGSEGV" in dead["reason"] and "last words" in dead["log_tail"]
+    assert raised["reason"] == "RuntimeError: a bug of the kernel" and "Traceback" in raised["log_tail"]
 
 
 SCRIPT = """
@@ -102,12 +87,14 @@ for line in sys.stdin:
 """
 
 
+def running(source, **options):
+    """A crew whose workers run that source."""
+    return closing(Crew(mode="check", gpu=None, device="cpu", command=[sys.executable, "-c", source], **options))
+
+
 def played(*names, **options):
-    crew = Crew(mode="check", gpu=None, device="cpu", command=[sys.executable, "-c", SCRIPT], **options)
-    try:
+    with running(SCRIPT, **options) as crew:
         return statuses(crew.run(job(*names)))
-    finally:
-        crew.close()
 
 
 @pytest.mark.parametrize(
@@ -137,37 +124,28 @@ def test_stopping_early_leaves_no_process():
 
 
 def test_a_death_with_nothing_to_do_blames_nobody():
-    crew = Crew(mode="check", gpu=None, device="cpu", command=[sys.executable, "-c", SCRIPT])
-    try:
+    with running(SCRIPT) as crew:
         assert statuses(crew.run(job("a"))) == {"a": "ok"}
         crew._worker._process.kill()
         crew._worker._process.wait()
         assert statuses(crew.run(job("b"))) == {"b": "ok"}
-    finally:
-        crew.close()
 
 
 def test_who_rests_says_what_it_could_not_give_back():
     said = [{"event": "ready", "versions": {"fake": "1"}}, {"event": "done"}, {"event": "resting", "held": 5}]
     stand_in = f"import sys; print({chr(10).join(map(json.dumps, said))!r}, flush=True); sys.stdin.read()"
-    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", stand_in])
-    try:
+    with running(stand_in, limit_s=4.0) as crew:
         crew.start()
         assert crew.rest() == 5 and crew._worker is not None
-    finally:
-        crew.close()
 
 
 def test_one_that_is_lost_as_it_should_rest_is_replaced():
     stand_in = "import sys; sys.stdin.readline(); raise SystemExit(3)"
-    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", stand_in])
-    try:
+    with running(stand_in, limit_s=4.0) as crew:
         assert crew.rest() == 0
         assert crew._worker is None, "who has no process has none to rest"
         crew.start()
         assert crew.rest() == 0 and crew._worker is None
-    finally:
-        crew.close()
 
 
 def test_memory_is_given_back_from_cycles_too_and_nothing_is_launched(monkeypatch):
@@ -191,13 +169,10 @@ def test_memory_is_given_back_from_cycles_too_and_nothing_is_launched(monkeypatc
 )
 def test_a_process_lost_while_it_compiles_ahead_is_replaced(last_act):
     stand_in = f"import sys; sys.stdin.readline(); {last_act}"
-    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", stand_in])
-    try:
+    with running(stand_in, limit_s=4.0) as crew:
         crew.start()
         crew.compile_ahead([job("honest")])
         assert not crew.ready() and crew._worker is None
-    finally:
-        crew.close()
 
 
 def test_one_that_died_before_it_was_asked_is_no_error():

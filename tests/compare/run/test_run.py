@@ -67,12 +67,9 @@ def test_the_first_line_says_that_the_gpu_is_not_here(capsys):
     assert "nothing was run" in said.err
 
 
-def test_a_gpu_required_and_none_named_is_exit_3():
-    assert run.main(["--gpu", "auto", "--require-gpu"]) == 3
-
-
-def test_nothing_selected_is_exit_5():
-    assert run.main(["--kernels", ""]) == 5
+@pytest.mark.parametrize(("words", "code"), [(("--gpu", "auto", "--require-gpu"), 3), (("--kernels", ","), 5)])
+def test_a_gpu_required_and_none_named_is_exit_3_and_nothing_selected_5(words, code):
+    assert run.main([*words]) == code
 
 
 def test_list_runs_nothing(capsys):

@@ -112,8 +112,8 @@ def test_a_run_goes_on_behind_its_last_cell(capsys):
     assert told["finished"] == told["planned"] == 6 and [r["kept"] for r in told["resumed"]] == [4]
 
 
-def test_a_finished_run_has_nothing_left_to_do():
-    assert command("--out", "run") == 0
+def test_out_and_resume_begin_a_run_where_there_is_none_and_a_finished_one_has_nothing_left_to_do():
+    assert command("--out", "run", "--resume") == 0 and len(names()) == 6
     Played.asked.clear()
     assert command("--resume", "run") == 0 and not Played.asked
 
@@ -125,10 +125,6 @@ def test_without_a_folder_the_last_run_of_the_plan_goes_on():
     Played.asked.clear()
     assert command("--resume") == 0 and len(Played.asked) == 3
     assert len(list(Path("results").iterdir())) == 1
-
-
-def test_out_and_resume_begin_a_run_where_there_is_none():
-    assert command("--out", "run", "--resume") == 0 and len(names()) == 6
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["absent", "empty"])

@@ -7,21 +7,13 @@ SEAMS = ("features", "masks", "primitives", "page_runs", "dense_tiles", "copy_pa
 SCALES = "scales_ptr"  # the parameter of the loaders of scales per token
 # feature: expressions that are None in a source that does not know it, ...
 ABSENT = {
-    "alibi": ("f.alibi_slopes",),
-    "alibi_sqrt": ("f.alibi_sqrt",),
-    "batch-wide causality": ("f.non_causal",),
-    "causal_per_sequence": ("f.causal_per_sequence",),
-    "chunked_local": ("f.chunk",),
-    "fp8_kv": ("f.key_scale", "f.value_scale"),
-    "fp8_out": ("f.out_scale",),
-    "fp8_query": ("f.query_scale",),
-    "int8_kv": ("f.key_token_scales", "f.value_token_scales", SCALES),
-    "prefix_lm": ("f.spans",),
-    "sinks": ("f.sinks",),
-    "sliding_window": ("f.sliding_window",),
-    "softcap": ("f.softcap",),
+    "alibi": ("f.alibi_slopes",), "alibi_sqrt": ("f.alibi_sqrt",), "batch-wide causality": ("f.non_causal",),
+    "causal_per_sequence": ("f.causal_per_sequence",), "chunked_local": ("f.chunk",),
+    "fp8_kv": ("f.key_scale", "f.value_scale"), "fp8_out": ("f.out_scale",), "fp8_query": ("f.query_scale",),
+    "int8_kv": ("f.key_token_scales", "f.value_token_scales", SCALES), "prefix_lm": ("f.spans",),
+    "sinks": ("f.sinks",), "sliding_window": ("f.sliding_window",), "softcap": ("f.softcap",),
     "tree_bias": ("f.tree_bias",),
-}
+}  # fmt: skip
 # ... and what else stands in place of an expression there
 INSTEAD = {
     "fp8_out": {"DTYPE.primitive_bitwidth == 8": False},

@@ -1,13 +1,10 @@
 """The kernels that write K and V into pages compile for NVIDIA and AMD, spill nothing and move whole words."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.static.compile import compile_in_child
 from compilations import compilation
 
 
@@ -20,11 +17,10 @@ from compilations import compilation
         pytest.param("helion", "mi300", marks=pytest.mark.slow),
     ],
 )
-def test_the_default_compiles_and_spills_nothing(dsl, gpu, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+def test_the_default_compiles_and_spills_nothing(compiled, dsl, gpu):
     shape = AttentionShape(8, 8, 128, 16, torch.bfloat16)
     job = compilation(f"cache_as_kernel:{dsl}", ((40, 60),), shape, new_kv=True)
-    (outcome,) = compile_in_child([job], resolve(gpu))
+    (outcome,) = compiled(resolve(gpu), job)
     assert outcome.status == "ok", (outcome.reason, outcome.log_tail)
     (facts,) = outcome.facts
     assert facts["spills"] == facts["scratch_bytes"] == 0

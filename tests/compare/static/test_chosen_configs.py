@@ -4,7 +4,7 @@ import pytest
 
 from common import gpus
 from compare.competitors import registry
-from compare.static.compile import Compilation, compile_in_child
+from compare.static.compile import Compilation
 from compare.workloads import LLAMA_3_8B, Workload, parse_lens
 
 TARGETS = ("h200", "mi300")  # one of each vendor: sm_90 and gfx942
@@ -20,9 +20,9 @@ def row(lens):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dsl", registry.DSLS)
-def test_what_is_chosen_compiles(dsl, target):
+def test_what_is_chosen_compiles(compiled, dsl, target):
     jobs = [Compilation(row(lens), f"{dsl}/auto") for lens in ROWS]
     jobs.append(Compilation(row("40q90_q1s70"), f"{dsl}/static_grid", lse=True))
-    found = list(compile_in_child(jobs, gpus.resolve(target)))
+    found = compiled(gpus.resolve(target), *jobs)
     wrong = [f"{one.job.kernel} {one.job.config}: {one.status}: {one.reason}" for one in found if one.status != "ok"]
     assert len(found) == len(jobs) and not wrong, "\n".join(wrong)

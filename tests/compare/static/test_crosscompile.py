@@ -50,21 +50,17 @@ def _probes_are_importable():
         yield
 
 
-def _compile(gpu, *jobs, **options):
-    outcomes = list(compile_in_child(jobs, resolve(gpu), **options))
-    assert [outcome.job for outcome in outcomes] == list(jobs)
-    return outcomes
+@pytest.fixture(scope="module")
+def mi300(compiled):
+    outcomes = compiled(resolve("mi300"), *JOBS.values())
+    assert [outcome.job for outcome in outcomes] == list(JOBS.values())
+    return dict(zip(JOBS, outcomes, strict=True))
 
 
 @pytest.fixture(scope="module")
-def mi300():
-    return dict(zip(JOBS, _compile("mi300", *JOBS.values()), strict=True))
-
-
-@pytest.fixture(scope="module")
-def a100():
+def a100(compiled):
     names = ("plain", "sinks", "starved")
-    return dict(zip(names, _compile("a100", *(JOBS[name] for name in names)), strict=True))
+    return dict(zip(names, compiled(resolve("a100"), *(JOBS[name] for name in names)), strict=True))
 
 
 def _ok(outcome):
@@ -79,9 +75,9 @@ EVERY_DAY = {"gfx942"}
 @pytest.mark.parametrize(
     "arch", [arch if arch in EVERY_DAY else pytest.param(arch, marks=pytest.mark.slow) for arch in ARCHES]
 )
-def test_both_dsls_compile_for_every_arch_of_the_table(arch):
+def test_both_dsls_compile_for_every_arch_of_the_table(compiled, arch):
     gpu = next(gpu for gpu in TABLE.values() if gpu.arch == arch)
-    triton, helion = map(_ok, _compile(gpu.name, compilation(TRITON, LENS, SHAPE), compilation(HELION, LENS, SHAPE)))
+    triton, helion = map(_ok, compiled(gpu, *(compilation(probe, LENS, SHAPE) for probe in (TRITON, HELION))))
     for facts in (triton, helion):
         assert facts["arch"] == arch
         assert facts["matrix"], "the products must run on matrix units"
@@ -146,7 +142,7 @@ def test_a_job_is_taken_when_the_one_before_has_its_outcome_by_whatever_child():
 def test_a_hang_ends_at_its_limit(monkeypatch):
     monkeypatch.setattr("compare.static.compile.START_LIMIT_S", 25.0)
     hang = compilation(BAD, LENS, SHAPE, config={"how": "hang"})
-    _, hung = _compile("mi300", JOBS["refuses"], hang, limit_s=1.0)
+    _, hung = compile_in_child([JOBS["refuses"], hang], resolve("mi300"), limit_s=1.0)
     assert hung.status == "timeout" and "1 s" in hung.reason
 
 
@@ -177,9 +173,9 @@ def test_a_hook_that_helion_dropped_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "arch"), [("rx7900xtx", "gfx906"), ("l40s", "sm_35")])
-def test_an_arch_that_triton_cannot_compile_for_is_a_row_with_its_first_line(name, arch):
+def test_an_arch_that_triton_cannot_compile_for_is_a_row_with_its_first_line(compiled, name, arch):
     gpu = dataclasses.replace(resolve(name), arch=arch)
-    (outcome,) = compile_in_child([compilation(TRITON, LENS, SHAPE)], gpu)
+    (outcome,) = compiled(gpu, compilation(TRITON, LENS, SHAPE))
     assert outcome.status == "compile_error" and outcome.facts == ()
     assert "Error: " in outcome.reason and "\n" not in outcome.reason
     assert outcome.log_tail, "the rest of the error is kept"

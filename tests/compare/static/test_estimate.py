@@ -28,25 +28,13 @@ H200, MI300 = gpus.resolve("h200"), gpus.resolve("mi300")
 Q_BLOCK = {"block_m": 16, "tile_size": 64, "num_warps": 4, "num_stages": 3}
 SEGMENTS = Q_BLOCK | {"num_segments": 8}
 FACTS = {
-    "kernel": "_q_block_kernel",
-    "arch": "sm_90",
-    "num_warps": 4,
-    "num_stages": 3,
-    "registers": 128,
-    "shared_bytes": 50_000,
-    "instructions": 3000,
-    "matrix": {"HMMA 16816": 192},
-    "pipelined": 2,
-}
+    "kernel": "_q_block_kernel", "arch": "sm_90", "num_warps": 4, "num_stages": 3, "registers": 128,
+    "shared_bytes": 50_000, "instructions": 3000, "matrix": {"HMMA 16816": 192}, "pipelined": 2,
+}  # fmt: skip
 LOOP = {
-    "instructions": 500,
-    "matrix": {"mfma 16x16x16": 32},
-    "matrix_flops": 32 * 2 * 16**3,
-    "vector": 300,
-    "transcendental": 16,
-    "shared_reads": {"128": 8},
-    "shared_writes": {},
-}
+    "instructions": 500, "matrix": {"mfma 16x16x16": 32}, "matrix_flops": 32 * 2 * 16**3, "vector": 300,
+    "transcendental": 16, "shared_reads": {"128": 8}, "shared_writes": {},
+}  # fmt: skip
 
 
 def workload(lens: str) -> Workload:
@@ -60,15 +48,11 @@ def test_floor_is_never_above_the_estimate():
         assert said.floor_us == cost.floor_us(workload(lens), H200)
 
 
-def test_launch_limits_a_tiny_call_and_bytes_a_large_decode():
+def test_launch_limits_a_tiny_call_bytes_a_large_decode_and_latency_a_lone_program():
     tiny = {**FACTS, "kernel": "_segments_kernel"}, {**FACTS, "kernel": "_reduce_segments_kernel", "matrix": {}}
-    assert (
-        estimate(workload("q1s16"), "triton/q_block", Q_BLOCK, [{**FACTS, "arch": "gfx942"}], MI300).limiter == "launch"
-    )
+    amd = [{**FACTS, "arch": "gfx942"}]
+    assert estimate(workload("q1s16"), "triton/q_block", Q_BLOCK, amd, MI300).limiter == "launch"
     assert estimate(workload("256q1s8k"), "triton/parallel_softmax", SEGMENTS, tiny, H200).limiter == "bytes"
-
-
-def test_a_lone_program_is_limited_by_latency():
     assert estimate(workload("q1s32k"), "triton/q_block", Q_BLOCK, [FACTS], H200).limiter == "latency"
 
 
@@ -177,16 +161,10 @@ def test_clocks_follow_from_the_stated_peaks():
 
 
 def test_no_rule_is_a_typed_error():
-    with pytest.raises(NoEstimate, match="flex"):
-        estimate(workload("q1s16"), "baseline/flex", Q_BLOCK, [FACTS], H200)
-    with pytest.raises(NoEstimate, match="other"):
-        estimate(
-            workload("q1s16"),
-            "triton/q_block",
-            Q_BLOCK,
-            [FACTS],
-            dataclasses.replace(H200, bf16_tflops=None, name="other"),
-        )
+    unknown = dataclasses.replace(H200, bf16_tflops=None, name="other")
+    for kernel, gpu, named in (("baseline/flex", H200, "flex"), ("triton/q_block", unknown, "other")):
+        with pytest.raises(NoEstimate, match=named):
+            estimate(workload("q1s16"), kernel, Q_BLOCK, [FACTS], gpu)
 
 
 def test_shared_pages_lower_the_floor():
@@ -219,16 +197,13 @@ def test_two_launches_spare_no_more_than_is_shared():
     assert found == pytest.approx([kv / 3, kv / 6])
 
 
-def test_text_is_a_bound_and_a_range():
-    assert text(1.0, 2.5, "nvidia").startswith("1.0 .. 2.5 x [0.")
-    assert text(1.0, 2.5, "nobody") == "1.0 .. 2.5 x [unknown]"
-
-
 def test_the_column_of_an_absent_gpu_is_plain_values():
     said = column(workload("q1s1k"), "triton/q_block", Q_BLOCK, [FACTS], H200)
     assert json.loads(json.dumps(said, allow_nan=False)) == said
     assert said["floor_us"] <= said["us"]
     assert said["text"] == text(said["floor_us"], said["us"], "nvidia")
+    assert text(1.0, 2.5, "nvidia").startswith("1.0 .. 2.5 x [0.")
+    assert text(1.0, 2.5, "nobody") == "1.0 .. 2.5 x [unknown]"
 
 
 def test_without_a_rule_the_column_is_a_floor():

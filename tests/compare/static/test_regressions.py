@@ -17,13 +17,9 @@ from compilations import compilation
 from dsls import HELION_SLOWLY
 
 BATCHES = {
-    "decode-8x2k": ((1, 2048),) * 8,
-    "decode-128x2k": ((1, 2048),) * 128,
-    "decode-1x32k": ((1, 32768),),
-    "verify-32x4": ((4, 4096),) * 32,
-    "prefill-2k": ((2048, 2048),),
-    "mixed": ((1, 2048),) * 4 + ((512, 1536),) * 4,
-}
+    "decode-8x2k": ((1, 2048),) * 8, "decode-128x2k": ((1, 2048),) * 128, "decode-1x32k": ((1, 32768),),
+    "verify-32x4": ((4, 4096),) * 32, "prefill-2k": ((2048, 2048),), "mixed": ((1, 2048),) * 4 + ((512, 1536),) * 4,
+}  # fmt: skip
 
 WITH_NEW_KV = {"prefill-2k", "mixed"}  # kernels that read the step's new K and V hold tiles of them too
 MULTIPLY = ("q_block_kernel", "prefill_kernel", "decode_kernel", "segments_kernel", "long_queries_kernel")

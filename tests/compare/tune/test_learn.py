@@ -118,12 +118,13 @@ def test_a_row_is_judged_by_a_net_that_saw_nothing_of_its_fold(tmp_path, monkeyp
     assert len(found["rules"]) == 12 and np.mean(found["first pick"]) < np.mean(found["rules"])
 
 
-def test_a_portfolio_covers_what_no_single_config_does():
+def test_a_portfolio_covers_what_no_single_config_does_and_each_head_size():
     of = {"many": "1234", "like it": "123", "few": "56", "one": "7"}
     near = {name: {(128, int(row)) for row in rows} for name, rows in of.items()}
     assert learn._covering(near, []) == ["many", "few"]
     assert learn._covering({"one": {(128, 7)}}, []) == ["one"]
     assert learn._covering(near, ["one"]) == ["one", "many", "few"]
+    assert learn._covering({"many": {(128, 1), (128, 2), (128, 3)}, "wide": {(512, 4)}}, []) == ["many", "wide"]
 
 
 def test_what_was_best_in_one_dsl_is_offered_to_the_other_in_its_fields(tmp_path):
@@ -132,11 +133,6 @@ def test_what_was_best_in_one_dsl_is_offered_to_the_other_in_its_fields(tmp_path
     sizes = [[(part["block_m"], part["tile_size"], part["num_warps"]) for part in parts] for parts in (given, taken)]
     assert sizes[0] and sizes[0] == sizes[1]
     assert {part["gather"] for part in taken} == {"page"} and "overlap" not in taken[0]
-
-
-def test_a_portfolio_has_a_config_of_each_head_size():
-    near = {"many": {(128, 1), (128, 2), (128, 3)}, "wide": {(512, 4)}}
-    assert learn._covering(near, []) == ["many", "wide"]
 
 
 def test_beside_the_gluon_kernel_the_others_are_rows_of_their_own(tmp_path):
@@ -178,10 +174,3 @@ def test_policies_of_the_model_are_configs_of_the_kernel_and_choices_of_auto():
     with warnings.catch_warnings(record=True):  # said once in a process
         nearest = start(model(1), "triton/q_block", registry.load("triton/q_block"), row, resolve("mi300"))
     assert isinstance(nearest, registry.load("triton/q_block").Config)
-
-
-def test_a_fit_is_refused_for_what_is_no_run(tmp_path, capsys):
-    from compare.__main__ import main as diptych
-
-    assert diptych(["tune", "--fit", str(tmp_path)]) == 2
-    assert "manifest.json" in capsys.readouterr().err

@@ -46,18 +46,11 @@ def test_a_committed_ranking_is_of_todays_configs(gpu):
         assert all(policy.config(default) for policy in space.of(gpu, kernel_id))
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"spills": 4}, "spills 4"),
-        ({"matrix_redundancy": 1.5}, "1.50 times"),
-    ],
-)
+@pytest.mark.parametrize(("change", "why"), [({"spills": 4}, "spills 4"), ({"matrix_redundancy": 1.5}, "1.50 times")])
 def test_what_drops_out(change, why):
     fact = {"kernel": "_q_block_kernel", "spills": 0, "scratch_bytes": 0, "matrix_redundancy": 1.0} | change
-    row = ROWS[1]
-    job = Compilation(row, "triton/q_block")
-    us, reason = rank._score(Outcome(job, "ok", {}, facts=(fact,)), row, resolve("mi300"))
+    outcome = Outcome(Compilation(ROWS[1], "triton/q_block"), "ok", {}, facts=(fact,))
+    us, reason = rank._score(outcome, ROWS[1], resolve("mi300"))
     assert us is None and why in reason
 
 

@@ -81,9 +81,11 @@ def test_a_faster_config_wins_its_kernel_and_the_fastest_kernel_the_row():
     assert {of for of, at in found if at == other.key} == {"auto", "parallel_softmax"}
 
 
-def test_what_was_slower_in_the_screening_was_lucky_the_second_time():
+def test_what_was_slower_in_the_screening_the_one_graph_and_an_older_config_are_no_winners():
     lucky = changed(ROWS[0], "triton/q_block", 50.0, num_warps=8) | {"screen_us": 101.0}
-    assert not fitted([*rules(), lucky]).winners
+    graph = [line(row, "triton/static_grid", OTHER, 1.0) for row in ROWS]
+    for more in ([lucky], graph, [changed(ROWS[0], "triton/q_block", 1.0, gone=1)]):
+        assert not fitted([*rules(), *more]).winners
 
 
 def test_a_row_on_which_the_unmeasured_pick_has_no_time_gets_no_kernel():
@@ -94,20 +96,12 @@ def test_a_row_on_which_the_unmeasured_pick_has_no_time_gets_no_kernel():
     assert set(found) == {("q_block", key(row.shape, row.stats))}
 
 
-def test_the_one_graph_for_all_batches_has_no_winner_of_one():
-    assert not fitted([*rules(), *(line(row, "triton/static_grid", OTHER, 1.0) for row in ROWS)]).winners
-
-
 def test_a_row_with_a_window_is_no_winner_of_the_plain_batch_of_its_key():
     """The key has no window: a plain batch of as many keys would find what walks a tenth of them."""
     row = dataclasses.replace(ROWS[0], label="windowed", ask=Ask(sliding_window=64))
     lines = [line(row, "triton/q_block", DEFAULT, 100.0), changed(row, "triton/q_block", 50.0, num_warps=8)]
     found = fitted(lines, [row])
     assert not found.winners and not found.lost
-
-
-def test_a_config_of_which_a_field_is_gone_is_left_out():
-    assert not fitted([*rules(), changed(ROWS[0], "triton/q_block", 1.0, gone=1)]).winners
 
 
 @pytest.fixture

@@ -34,16 +34,16 @@ def test_a_number_that_means_something_is_read(kind):
     assert kind(RIGHT[kind]) >= 0
 
 
-@pytest.mark.parametrize("text", ["q１s40", "１q1s40", "q1s４0k"])
-def test_batches_are_written_in_digits_of_ascii(text):
-    with pytest.raises(GrammarError):
-        parse_lens(text)
-
-
-@pytest.mark.parametrize("text", ["３2:8:128", "99999999999:1:128", "0x20:8:128"])
-def test_shapes_are_too(text):
-    with pytest.raises(GrammarError):
-        parse_shape(text, 16, "bf16")
+@pytest.mark.parametrize(
+    ("parse", "texts"),
+    [(parse_lens, ("q１s40", "１q1s40", "q1s４0k")),
+     (lambda text: parse_shape(text, 16, "bf16"), ("３2:8:128", "99999999999:1:128", "0x20:8:128"))],
+    ids=["batches", "shapes"],
+)  # fmt: skip
+def test_batches_and_shapes_are_written_in_digits_of_ascii(parse, texts):
+    for text in texts:
+        with pytest.raises(GrammarError):
+            parse(text)
 
 
 def property_of(examples):

@@ -6,21 +6,10 @@ from compare.workloads import GrammarError, Workload, parse_lens, parse_shape, s
 from compare.workloads.suites import UnknownSuite, UnknownWorkload, pick, suite
 
 MALFORMED = {
-    "99999999999q1s2k": "99999999999q1s2k",
-    "2q1s2k_q1s2097152k": "q1s2097152k",
-    "": "",
-    "q": "q",
-    "q1s2kk": "q1s2kk",
-    "32x1s2k": "32x1s2k",
-    "q1s2k_": "",
-    "q1s2k__q3": "",
-    "0q1s2k": "0q1s2k",
-    "q5s3": "q5s3",
-    "q1s2k_16q512s15": "16q512s15",
-    "q1 s2k": "q1 s2k",
-    "-1q1s4": "-1q1s4",
-    "q1s2k,q3": "q1s2k,q3",
-}
+    "99999999999q1s2k": "99999999999q1s2k", "2q1s2k_q1s2097152k": "q1s2097152k", "": "", "q": "q", "q1s2kk": "q1s2kk",
+    "32x1s2k": "32x1s2k", "q1s2k_": "", "q1s2k__q3": "", "0q1s2k": "0q1s2k", "q5s3": "q5s3",
+    "q1s2k_16q512s15": "16q512s15", "q1 s2k": "q1 s2k", "-1q1s4": "-1q1s4", "q1s2k,q3": "q1s2k,q3",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -61,12 +50,9 @@ def test_a_shape_nobody_knows_is_refused(text):
         parse_shape(text, 16, "bf16")
 
 
-def test_a_misspelt_model_gets_its_nearest_name():
+def test_a_misspelt_model_gets_its_nearest_name_and_sizes_that_are_not_attention_are_refused_by_theirs():
     with pytest.raises(GrammarError, match="nearest: llama-3-8b"):
         parse_shape("lama-3-8b", 16, "bf16")
-
-
-def test_sizes_that_are_not_attention_are_refused_by_name():
     with pytest.raises(SpecError, match="num_query_heads"):
         parse_shape("30:8:128", 16, "bf16")
     with pytest.raises(GrammarError, match="dtype"):
@@ -114,12 +100,8 @@ def test_peers_has_the_published_prompts():
 
 def test_peers_classes():
     kinds = [row.kind for row in suite("peers")]
-    assert {kind: kinds.count(kind) for kind in set(kinds)} == {
-        "decode": 16,
-        "speculative": 1,
-        "prefill": 5,
-        "mixed": 1,
-    }
+    wanted = {"decode": 16, "speculative": 1, "prefill": 5, "mixed": 1}
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == wanted
 
 
 def test_a_seed_moves_values_only():

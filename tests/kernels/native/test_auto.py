@@ -126,18 +126,12 @@ def test_measured_winners_are_those_of_the_portable_family(monkeypatch):
     """One file a DSL: under its own name the family would find a table of another."""
     stats = BatchStats.of([(1, 1024)] * 8)  # too few keys for the Gluon kernel
     config = dataclasses.replace(portable.FAMILY.kernel("q_block").DEFAULT, num_warps=2, num_stages=5)
-
     shipped = Winner(key(LLAMA, stats), "auto", "q_block", dataclasses.asdict(config), 9.0, 10.0, "", "w0")
-    known = Winners(None, [dataclasses.asdict(shipped)], lambda kernel: "")
-    monkeypatch.setattr(portable.FAMILY, "_winners", {"h200": known})
-    monkeypatch.setattr(portable.FAMILY, "_chosen", {})
-    assert auto.choose(LLAMA, stats, H200).config == config
-    known = Winners(
-        None, [dataclasses.asdict(shipped) | {"of": of} for of in ("auto", "native.auto")], lambda kernel: ""
-    )
-    monkeypatch.setattr(portable.FAMILY, "_winners", {"h200": known})
-    monkeypatch.setattr(portable.FAMILY, "_chosen", {})
-    assert auto.choose(LLAMA, stats, H200).config == config
+    for owners in (("auto",), ("auto", "native.auto")):
+        known = Winners(None, [dataclasses.asdict(shipped) | {"of": of} for of in owners], lambda kernel: "")
+        monkeypatch.setattr(portable.FAMILY, "_winners", {"h200": known})
+        monkeypatch.setattr(portable.FAMILY, "_chosen", {})
+        assert auto.choose(LLAMA, stats, H200).config == config
     assert any(choice.measured for choice in auto.FAMILY.reachable(LLAMA, H200, 64, 8, 8192))
 
 

@@ -15,7 +15,6 @@ from common.spec.kernel import Capacity
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.step_plan import COUNTERS
 from compare.competitors import registry
-from compare.static.compile import compile_in_child
 from compilations import compilation
 from dsl_triton import parallel_softmax
 from dsl_triton.native import sm90_config, sm90_load
@@ -210,18 +209,9 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
         ([(1, 52000)] * 38 + [(91, 91)] * 11, True),  # decodes that are 2.3 items a unit
         ([(4, 3000)] * 9, True),
     ],
-    ids=[
-        "prompt",
-        "prompts",
-        "drafts-beside",
-        "long-drafts",
-        "short-decodes",
-        "long-decodes",
-        "many-decodes",
-        "many-long-decodes",
-        "drafts",
-    ],
-)
+    ids=["prompt", "prompts", "drafts-beside", "long-drafts", "short-decodes", "long-decodes", "many-decodes",
+         "many-long-decodes", "drafts"],
+)  # fmt: skip
 def test_short_queries_are_items_where_a_launch_beside_takes_longer(lens, together):
     assert (
         sm90_config.default(LLAMA, BatchStats.of(lens), H200, EVERY_KEY, parallel_softmax.DEFAULT).together == together
@@ -254,27 +244,14 @@ def test_short_queries_are_split_where_units_are_left(lens, segments):
         (AttentionShape(32, 8, 128, 16, E4M3, None, E4M3), Ask(scales="one"), 3, 4 + 12 + 12 + 8),
         (AttentionShape(14, 2, 80, 16, E4M3, None, E4M3), PLAIN, 1, 3 + 19 + 19 + 16),
     ],
-    ids=[
-        "llama",
-        "16-heads-in-parts",
-        "3-heads",
-        "sinks-in-parts",
-        "7-heads-window-parts",
-        "head-96",
-        "head-256",
-        "10-heads-160",
-        "head-512",
-        "7-heads-320-window-parts",
-        "fp8",
-        "fp8-query-in-parts",
-        "fp8-query-7-heads-80",
-    ],
-)
-def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers(shape, ask, segments, products):
+    ids=["llama", "16-heads-in-parts", "3-heads", "sinks-in-parts", "7-heads-window-parts", "head-96", "head-256",
+         "10-heads-160", "head-512", "7-heads-320-window-parts", "fp8", "fp8-query-in-parts", "fp8-query-7-heads-80"],
+)  # fmt: skip
+def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers(compiled, shape, ask, segments, products):
     prefill = dataclasses.replace(native.DEFAULT.prefill, num_segments=segments)
     config = registry.config_dict(dataclasses.replace(native.DEFAULT, prefill=prefill))
     job = compilation(KERNEL_ID, ((512, 512),), shape, config, ask=ask, lse=segments > 1)
-    (outcome,) = compile_in_child([job], H200)
+    (outcome,) = compiled(H200, job)
     assert outcome.status == "ok", outcome.reason
     facts = next(fact for fact in outcome.facts if "sm90" in fact["kernel"])
     assert sum(facts["matrix"].values()) == 2 * products  # of both halves

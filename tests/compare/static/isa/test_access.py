@@ -201,25 +201,6 @@ def test_scratch_of_every_width_lands_where_it_was_stored():
     assert np.array_equal(w.v[24:27], w.v[20:23]) and np.array_equal(w.v[27], w.v[20])
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "buffer_load_dword v20, v1, s[8:11], 0 idxen",
-        "buffer_load_format_x v20, v1, s[8:11], 0 offen",
-        "flat_load_dword v20, v[2:3]",
-        "global_atomic_add_f32 v1, v2, s[4:5]",
-        "global_atomic_cmpswap v20, v1, v[2:3], s[4:5] sc0",
-        "ds_add_u32 v1, v2",
-        "ds_read_b32 v20, v1 gds",
-        "s_load_dword s4, s[8:9], 0x0 dlc",
-        "s_waitcnt depctr",
-    ],
-)
-def test_what_is_not_known_is_refused(line):
-    with pytest.raises(NotExecutable):
-        run(waves(), line)
-
-
 def test_a_strided_buffer_is_refused():
     tensor = words(64)
     w = waves(tensors=(tensor,))

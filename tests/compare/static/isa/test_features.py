@@ -16,22 +16,9 @@ LIMIT_S = 1200
 DAILY = ("fp8-out-fnuz", "fp8-query-fnuz", "int8-fp32-interleaved")
 DECODES = ("head-512-window-sinks", "fp8-e5m2-scales-of-heads", "alibi-with-sinks-and-softcap")  # by segments
 GROUPS = (
-    "alibi",
-    "tree",
-    "chunk",
-    "spans",
-    "per-sequence",
-    "cross",
-    "fewer-keys",
-    "sinks",
-    "fp8-scales",
-    "fp8-query",
-    "fp8-out",
-    "fp8",
-    "int8",
-    "value",
-    "batch-invariant",
-)
+    "alibi", "tree", "chunk", "spans", "per-sequence", "cross", "fewer-keys", "sinks", "fp8-scales", "fp8-query",
+    "fp8-out", "fp8", "int8", "value", "batch-invariant",
+)  # fmt: skip
 NAMED = {  # features without cases in FEATURE_CASES
     "windows": ("window-", "non-causal"),
     "softcap": ("softcap-",),

@@ -189,25 +189,3 @@ def test_a_bit_of_mode_is_written_as_the_pseudocode_writes_it(value):
         env = {"SIMM16": bits(1 | 23 << 6, 16), "SIMM32": bits(value, 32), "MODE": bits(0x3F0 | before << 23, 32)}
         after = int(Machine(text, env, {"HwRegWriteMask": lambda register, privileged: -1}).run()["MODE"])
         assert after == 0x3F0 | bool(w.clamps[0]) << 23
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 4), 3",  # rounding
-        "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 4), 0",  # denormals
-        "s_setreg_imm32_b32 hwreg(HW_REG_MODE), 1",
-        "s_setreg_imm32_b32 hwreg(HW_REG_TRAPSTS, 23, 1), 1",
-        "s_setreg_b32 hwreg(HW_REG_MODE, 23, 1), s4",
-        "v_cvt_scalef32_pk_f32_fp8 v[20:21], v10, 2.0",
-        "v_cvt_scalef32_pk_f32_fp8 v[20:21], v10, 1.0 op_sel:[0,1,0]",
-        "v_cvt_scalef32_pk_f32_fp8 v[20:21], v10, 1.0 op_sel:[0,0,1]",
-        "v_cvt_pk_fp8_f32 v20, v10, v11 op_sel:[1,0,0]",
-        "v_cvt_pk_fp8_f32 v20, v10, v11 clamp",
-        "v_cvt_sr_fp8_f32 v20, v10, v11",
-        "v_fma_mixlo_f16 v20, v10, v11, v12 clamp",
-    ],
-)
-def test_what_is_not_known_is_refused(line):
-    with pytest.raises(NotExecutable):
-        run(waves(), line, arch="gfx950")

@@ -12,7 +12,6 @@ import torch
 from asm import AGPRS, run, waves
 
 from compare.static.isa import matrix
-from compare.static.isa.errors import NotExecutable
 
 FP8 = {"fp8": torch.float8_e4m3fnuz, "bf8": torch.float8_e5m2fnuz}  # of gfx942
 
@@ -124,23 +123,6 @@ def test_many_waves_at_once_are_as_one_by_one():
     assert np.array_equal(together.v[32:36, 0], each[0].v[32:36, 0])
     assert np.array_equal(together.v[32:36, 2], each[2].v[32:36, 0])
     assert not together.v[32:36, 1].any()
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[8:11] cbsz:1",
-        "v_mfma_f32_4x4x4_16b_f16 v[0:3], v[4:5], v[6:7], v[8:11] cbsz:2 abid:1",
-        "v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[8:11] blgp:1",
-        "v_mfma_f32_16x16x128_f8f6f4 v[0:3], v[4:11], v[12:19], v[20:23] cbsz:4",
-        "v_mfma_f32_16x16x32_fp8_fp8 v[0:3], v[4:5], v[6:7], v[8:11] blgp:1",
-        "v_mfma_i32_16x16x32_i8 v[0:3], v[4:5], v[6:7], v[8:11]",
-        "v_smfmac_f32_16x16x32_bf16 v[0:3], v[4:5], v[6:9], v1",
-    ],
-)
-def test_what_is_not_known_is_refused(line):
-    with pytest.raises(NotExecutable):
-        run(waves(), line)
 
 
 def test_the_work_of_an_instruction():

@@ -13,23 +13,9 @@ PCODE = {key.name.lower(): text for key, text in pytest.importorskip(
 SPECIAL_F = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 2.0**-149, -(2.0**-127), 65504.0,
              65520.0, 3e38, -3e38, 2.0**31, 2.0**32, -(2.0**31) - 300, 1e10, 126.0, -126.5, -150.0, 128.0]  # fmt: skip
 SPECIAL_U = [
-    0,
-    1,
-    2,
-    31,
-    32,
-    33,
-    63,
-    0x7FFFFFFF,
-    0x80000000,
-    0x80000001,
-    0xFFFFFFFF,
-    0xFFFF,
-    0x8000,
-    0xFF,
-    0x00FFFFFF,
+    0, 1, 2, 31, 32, 33, 63, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF, 0xFFFF, 0x8000, 0xFF, 0x00FFFFFF,
     0x01000000,
-]
+]  # fmt: skip
 WIDTH = {"u": 1, "i": 1, "f": 1, "h": 1, "w": 1, "j": 1, "U": 2, "I": 2}
 # What the tables give no meaning to: of two operations, another function's name, or an ordering of lanes.
 UNDEFINED = {

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from asm import run, waves
 
-from compare.static.isa.errors import NotExecutable
 from compare.static.isa.state import M0, VCC
 
 
@@ -79,11 +78,3 @@ def test_what_need_not_be_done_is_not():
     before = w.s.copy()
     run(w, "s_nop 5", "s_setprio 1", "s_sleep 2", "s_sched_barrier 0", "buffer_inv sc1", "buffer_wbl2 sc1")
     assert np.array_equal(w.s, before)
-
-
-@pytest.mark.parametrize(
-    "line", ["s_mov_b64 s[4:5], 0x80000000", "s_mov_b32 s4, src_shared_base", "s_getreg_b32 s4, hwreg(HW_REG_MODE)"]
-)
-def test_what_is_not_known_is_refused(line):
-    with pytest.raises(NotExecutable):
-        run(waves(), line)

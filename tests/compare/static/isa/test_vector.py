@@ -242,28 +242,3 @@ def test_accumulation_registers():
     w = random_wave()
     run(w, "v_accvgpr_write_b32 a3, v10", "v_accvgpr_read_b32 v20, a3", "v_accvgpr_mov_b32 a4, a3")
     assert all(np.array_equal(w.v[row], w.v[10]) for row in (AGPRS + 3, AGPRS + 4, 20))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "v_add_u32_e32 v1, v2, v3 op_sel:[1,0]",
-        "v_pack_b32_f16 v1, v2, v3 op_sel:[0,0,1]",
-        "v_pack_b32_f16 v1, v2, 1.0 op_sel:[0,1,0]",
-        "v_add_u32_e64 v1, -v2, v3",
-        "v_cvt_f32_u32_sdwa v1, sext(v2) dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_0",
-        "v_mov_b64_dpp v[0:1], v[2:3] row_shr:1 row_mask:0xf bank_mask:0xf",
-        "v_cmp_eq_u32_dpp vcc, v2, v3 row_shr:1 row_mask:0xf bank_mask:0xf",
-        "v_mov_b32_sdwa v1, v2 dst_sel:DWORD dst_unused:UNUSED_SEXT src0_sel:WORD_0 mul:2",
-        "v_lshl_add_u32 v1, v2, v3, v4 clamp",
-        "v_mov_b32_dpp v1, v2 row_share:1 row_mask:0xf bank_mask:0xf",
-        "v_frexp_mant_f32 v1, v2",
-        "v_add_f64 v[0:1], v[2:3], v[4:5]",
-        "s_add_i32 s1, s2",
-        "v_lshrrev_b64 v[0:1], 2, 0x123456789",
-        "ds_swizzle_b32 v1, v2 offset:swizzle(BROADCAST,32,1)",
-    ],
-)
-def test_what_is_not_known_is_refused(line):
-    with pytest.raises((NotExecutable, ValueError, IndexError)):
-        run(waves(), line)
