@@ -72,11 +72,6 @@ class Gpu:
         return self.vendor == "nvidia" and int(self.arch.removeprefix("sm_")) >= 90
 
     @property
-    def wgmma(self) -> bool:
-        """Whether four warps can multiply from shared memory (WGMMA): sm_90 only."""
-        return self.arch == "sm_90"
-
-    @property
     def mfma(self) -> bool:
         """Whether this is an AMD data-centre GPU: waves of 64 lanes, 512 registers a lane, MFMA of 32 or 16 rows."""
         return self.vendor == "amd" and self.warp_size == 64

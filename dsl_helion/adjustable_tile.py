@@ -18,14 +18,13 @@ from itertools import product
 import helion.language as hl
 import torch
 
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, count_parts
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div, int32
-from dsl_helion.binding import fits, held, kernel, launches, loop_order, operands, run, smallest_block_m
+from dsl_helion.binding import block_m_of, fits, held, kernel, launches, loop_order, operands, run, smallest_block_m
 from dsl_helion.features import bundle, row_operands
 from dsl_helion.head_parts import attend_parts, in_parts, init_parts, load_query, store_parts
 from dsl_helion.masks import kv_tile_range
@@ -197,7 +196,7 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
     gather, number = gather_form(config.gather, batch, config.tile_size)
     parts = count_parts(batch, features)
     query, key_cache, value_cache, out, *rest = in_parts((*operands(batch, gather, number), out), parts)
-    block_m = max(config.block_m, smallest_block_m(shape))
+    block_m = block_m_of(config, shape)
     args = (
         query, key_cache, value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *rest,
         batch.softmax_scale, bundle(features, config, shape.head_size, block_m),

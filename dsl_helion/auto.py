@@ -11,14 +11,13 @@ from common.serving.facade import FlashAttention
 from common.serving.library import register
 from common.serving.plan import planner, sizer
 from common.spec.kernel import SEAMS, Precision
-from dsl_helion.handle import recorded
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed", "batch_invariant"}
 CONTRACT = Precision()
 
 # `split` has no scratch, so it can take the place of any other at a launch
 KERNELS = ("adjustable_tile", "parallel_softmax", "unpaged", "split", "q_block")
-FAMILY = Family("helion", KERNELS, lambda name: import_module(f".{name}", __package__), recorded)
+FAMILY = Family("helion", KERNELS, lambda name: import_module(f".{name}", __package__))
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)

@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import helion
 import torch
+from helion.runtime import default_launcher
 
 from common.choice.legal import fits_one
 from common.spec import AttentionShape, Gpu, PagedBatch, UnsupportedFeature, cdna
 from common.spec import kernel as protocol
 from common.spec.paged_batch import ALIGNMENT
-from dsl_helion import symmetric_memory
-from dsl_helion.handle import launcher
 from dsl_helion.kept import Kept, counts
+from dsl_helion.symmetric_memory import ruled_out
 
 # How K and V are read through the block table, fastest first; background and figures are in docs/choosing-a-dsl.md.
 #   page   whole pages [pages, block_size, head_size], reshaped to a tile: powers of two, and a tile holds whole pages
@@ -144,7 +144,7 @@ launches = functools.partial(protocol.launches, ensure=require)
 
 
 def is_wider(lanes: int, value_size: int) -> bool:
-    """Host code, for Helion takes a comparison of sizes for one that the device makes."""
+    """Whether V is widened to `lanes`. On the host: Helion would let the device compare sizes."""
     return is_power_of_two(value_size) and lanes > value_size
 
 
@@ -183,6 +183,11 @@ def smallest_block_m(shape: AttentionShape) -> int:
     return max(16, helion.next_power_of_2(shape.queries_per_kv))
 
 
+def block_m_of(config: Any, shape: AttentionShape) -> int:
+    """Rows of a Q Block: the config's, or smallest_block_m where that is larger."""
+    return max(config.block_m, smallest_block_m(shape))
+
+
 def held(config: Any, shape: AttentionShape) -> Any:
     """`config` with the tile size that the kernel really has, for code that counts in tiles beside the kernel.
 
@@ -196,12 +201,13 @@ def fits(config: Any, shape: AttentionShape, gpu: Gpu) -> bool:
     """Whether operands fit into shared memory and the accumulator into registers, and the gather form applies."""
     if config.gather == "page" and not page_form_applies(shape, config.tile_size):
         return False
-    rows = max(config.block_m, smallest_block_m(shape))
+    rows = block_m_of(config, shape)
     return fits_one(rows, config.tile_size, config.num_warps, config.num_stages, shape, gpu)
 
 
 def _fingerprint(value: Any) -> Any:
-    """What Helion may compile differently for: finer than its own key, and found in 7 us where Helion's takes 45."""
+    """Return a key of all that Helion may compile differently for. It is finer than Helion's own key, and six times as
+    fast."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype
     if isinstance(value, dict):
@@ -210,30 +216,35 @@ def _fingerprint(value: Any) -> Any:
 
 
 def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: Any) -> None:
-    """Launch `bindable` as `config` says, and `options`, which are Helion's own words and follow from it.
+    """Launch `bindable` with a config and with `options`, settings of Helion that follow from the config.
 
-    descriptors=True: whole tiles are read through tensor descriptors that the host makes, where the GPU has them (TMA:
-    NVIDIA from sm_90 on); plain loads elsewhere. Without those of the host Helion 1.5 describes only `hl.tile` loops.
+    descriptors=True: read whole tiles through tensor descriptors that the host makes, where the GPU has TMA; by plain
+    loads elsewhere. Without descriptors of the host Helion 1.5 makes them for `hl.tile` loops only.
     """
     tensors = [id(value) for value in args if isinstance(value, torch.Tensor)]
     same = len(set(tensors)) != len(tensors)  # a tensor passed twice is another specialisation
     key = (bindable, config, args[0].device, *map(_fingerprint, args))
     compiled = None if same else _compiled.get(key)
     if compiled is None:
-        with symmetric_memory.ruled_out():
+        with ruled_out():
             compiled = _compile(bindable, config, args, options)
         if len(_compiled) == MAX_SHAPES:
             _compiled.clear()
         if not same:
             _compiled[key] = compiled
-    launch = launcher(cdna.scheduling(config))
-    compiled(*args) if launch is None else compiled(*args, _launcher=launch)
+    compiled(*args, **launcher(config))
+
+
+def launcher(config: Any) -> dict[str, Any]:
+    """An argument of generated functions where a config asks for what Helion has no setting for; else none."""
+    options = cdna.scheduling(config)
+    return {"_launcher": functools.partial(default_launcher, **options)} if options else {}
 
 
 def loop_order(config: Any, axes: int) -> list[int]:
-    """Axes of a grid whose last one is KV heads, the fastest first: Helion's loop order.
+    """Return Helion's loop order for a grid whose last axis is KV heads: the fastest axis first.
 
-    Heads are the slow axis where programs are dealt to several dies, for Helion gives a die neighbouring programs.
+    Heads are the slow axis where programs are dealt to several dies, because Helion gives a die neighbouring programs.
     """
     order = list(reversed(range(axes)))
     if getattr(config, "heads_fastest", True) and config.xcds == 1:
@@ -242,7 +253,7 @@ def loop_order(config: Any, axes: int) -> list[int]:
 
 
 def _own_words(config: Any) -> dict[str, Any]:
-    """Helion's settings for axes that Triton's kernels lack or spell in another way.
+    """Return Helion's settings for axes that Triton's kernels lack or name in another way.
 
     registers: Helion bounds them in persistent grids alone, with as many programs an SM as so many registers allow.
     eviction: see Eviction. The others are common.spec.Cdna's; its number of dies Helion asks the device for.
@@ -275,7 +286,7 @@ def _require_block_sizes(bound: Any, config: helion.Config) -> None:
 
 
 def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What Helion keeps for these arguments and this config, or the disk, or what is generated now."""
+    """Return the compiled function for these arguments and this config: kept by Helion, from the disk, or new."""
     ours = {"num_warps": config.num_warps, "num_stages": config.num_stages} | _own_words(config)
     kept = Kept(bindable, ours | options, args)
     if (found := kept.load()) is not None:

@@ -6,14 +6,12 @@ each token that it computes and writes. Slots are int64 before a stride multipli
 neither read nor written.
 """
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import helion.language as hl
 import torch
 
-from common.spec import AttentionShape, Gpu, is_per_token
+from common.spec import is_per_token
 from common.spec.cache import CacheWrite
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import is_fp8, kernel, largest, run
@@ -33,12 +31,6 @@ class Config:
 
 
 DEFAULT = Config()
-
-
-def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
-    """Every config; one row of a head is the least that a program moves."""
-    for block_tokens, num_warps in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8)):
-        yield Config(block_tokens, num_warps)
 
 
 def scale_limit(dtype: torch.dtype) -> float:

@@ -7,12 +7,11 @@ import helion
 import helion.language as hl
 import torch
 
-from common.spec import Features, is_per_token
-from common.spec.cdna import Cdna
+from common.spec import Cdna, Features
+from common.spec.features import kernel_operands
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import deals_lanes, is_power_of_two, is_wider
 
-WIDEST = 2**30  # no sequence exceeds such a window or chunk; position + window still fits int32
 PLAIN = Cdna()
 HEADROOM = 2.0**15  # multiplies P in fp16, which is at most 1 and whose smallest number is 2^-24
 
@@ -52,35 +51,13 @@ def bundle(
     What is off is None, and its branch is not compiled. Helion pads lanes that are no power of two itself, and then in
     rows alone: their K is never transposed.
     """
-    f = dict.fromkeys(_FIELDS)
+    f = dict.fromkeys(_FIELDS) | kernel_operands(features)
     if config.transposed_keys and is_power_of_two(head_size):
         f["transposed_keys"] = 1
     if block_m < 64 and 32 <= config.tile_size < 128:
         f["split_sums"] = 1
-    if not features.causal:
-        f["non_causal"] = 1
-    if features.sliding_window is not None:
-        f["sliding_window"] = min(features.sliding_window, WIDEST)
-    for name in ("softcap", "sinks", "alibi_slopes", "tree_bias", "query_scale", "out_scale"):
-        f[name] = getattr(features, name)
-    if features.alibi_sqrt:
-        f["alibi_sqrt"] = 1
-    if features.chunk is not None:
-        f["chunk"] = chunk = min(features.chunk, WIDEST)
-        f["chunk_lookback"] = min(features.chunk_lookback, WIDEST // chunk)  # further back there are no keys
-    if features.spans is not None:
-        f["spans"] = features.spans
-        f["max_spans"] = hl.constexpr(helion.next_power_of_2(features.spans.shape[1]))
-    if (flags := features.causal_per_sequence) is not None:
-        f["causal_per_sequence"] = flags.view(torch.int8) if flags.dtype == torch.bool else flags
-    if features.tree_bias is not None:
-        f["tree_size"] = features.tree_bias.shape[0]
-    for name in ("key", "value"):
-        scale = getattr(features, f"{name}_scale")
-        if is_per_token(scale):
-            f[f"{name}_token_scales"] = scale
-        elif scale is not None:
-            f[f"{name}_scale"], f[f"{name}_scale_stride"] = scale, 0 if scale.numel() == 1 else 1
+    if f["spans"] is not None:
+        f["max_spans"] = hl.constexpr(helion.next_power_of_2(f["spans"].shape[1]))
     return f
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch._inductor.codecache import PyCodeCache  # as Helion loads what it generated
 
-from common.serving.whole import put
+from common.serving.whole import is_ours, put, triton_cache
 from common.versions import here
 
 FOLDER = "DIPTYCH_HELION_CACHE"
@@ -41,9 +41,7 @@ def folder() -> Path | None:
     said = os.environ.get(FOLDER)
     if said == "0":
         return None
-    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
-    triton = os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache")
-    return Path(said or Path(triton) / "diptych_helion")
+    return Path(said or triton_cache() / "diptych_helion")
 
 
 def target(device: torch.device) -> str:
@@ -181,8 +179,7 @@ def _read(path: Path) -> str | None:
     """The text of a file behind its hash; None where there is none, or where it cannot be trusted."""
     try:
         with path.open(encoding="utf-8") as file:
-            found = os.fstat(file.fileno())
-            if os.name == "posix" and (found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022):
+            if not is_ours(os.fstat(file.fileno())):
                 return _ignored(path, "somebody else may write to it")
             head, _, text = file.read().partition("\n")
     except FileNotFoundError:

@@ -3,14 +3,11 @@
 Grid: rows / block_rows, one axis. A row is a query token under a query head.
 """
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import helion.language as hl
 import torch
 
-from common.spec import AttentionShape, Gpu
 from common.spec.states import check_states
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import kernel, run
@@ -27,12 +24,6 @@ class Config:
 
 
 DEFAULT = Config()
-
-
-def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
-    """Every config; one row is the least that a program moves."""
-    for block_rows, num_warps in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8)):
-        yield Config(block_rows, num_warps)
 
 
 def load_state(out, lse, token, head, live):

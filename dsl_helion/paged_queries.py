@@ -12,7 +12,7 @@ import torch
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import partials
 from dsl_helion.arithmetic import div, int32
-from dsl_helion.binding import gather_form, kernel, operands, run, smallest_block_m
+from dsl_helion.binding import block_m_of, gather_form, kernel, operands, run, smallest_block_m
 from dsl_helion.copy_pages import SEQUENCES, region_tiles
 from dsl_helion.features import bundle, finished, narrow, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
@@ -137,7 +137,7 @@ def attend_paged_queries(batch, features, out, config, workspace, lse, segments,
     """One launch for the long queries that have a context (`context`), or whose region ends beyond `tiles` tiles."""
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
-    block_m = max(config.block_m, smallest_block_m(shape))
+    block_m = block_m_of(config, shape)
     parts = partials(workspace.parts if segments > 1 else None)
     programs = min(shape.num_kv_heads * batch.num_q_blocks(block_m) * segments, max(config.copy_programs // 4, 1))
     args = (

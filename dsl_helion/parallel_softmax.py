@@ -18,8 +18,7 @@ from typing import ClassVar
 import helion.language as hl
 import torch
 
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import ANY_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
@@ -27,6 +26,7 @@ from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import (
     Eviction,
     Gather,
+    block_m_of,
     fits,
     gather_form,
     held,
@@ -225,7 +225,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
 def attend_segments(batch, features, out, config, workspace, lse, longest_query=ANY_QUERY) -> None:
     """Both launches, for the sequences of at most `longest_query` query tokens; no other row is written."""
     shape, config = batch.shape, held(config, batch.shape)
-    block_m = _block_m(shape, config)
+    block_m = block_m_of(config, shape)
     block_q = block_m // shape.queries_per_kv
     ensure_room(partials(workspace)[0], batch, config.num_segments, longest_query)
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
@@ -239,7 +239,3 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     run(_segments, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 3)])
     if config.num_segments > 1:
         reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence)
-
-
-def _block_m(shape: AttentionShape, config: Config) -> int:
-    return max(config.block_m, smallest_block_m(shape))

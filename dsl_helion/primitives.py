@@ -15,9 +15,8 @@ and K, value_size of V and of the output; Helion pads them to a power of two.
 import helion.language as hl
 import torch
 
-from dsl_helion import binding
 from dsl_helion.arithmetic import div, mod, quotient_and_rest, square_root, tanh
-from dsl_helion.binding import deals_lanes, product_dtype, value_dtype
+from dsl_helion.binding import deals_lanes, is_power_of_two, largest, product_dtype, product_lanes, value_dtype
 from dsl_helion.features import HEADROOM, deal_lanes, head_scale, widen
 from dsl_helion.masks import nearest_page, not_before, visible
 
@@ -44,7 +43,7 @@ def load_rows(tensor, row, head, live):
     Loaded with two axes where lanes allow it: `wgmma` reads a tensor that was reshaped from three through registers.
     """
     at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
-    if binding.is_power_of_two(tensor.size(2)):
+    if is_power_of_two(tensor.size(2)):
         return stored(hl.load(tensor, [*at, hl.arange(tensor.size(2)).unsqueeze(0)], extra_mask=live.unsqueeze(1)))
     else:
         return stored(hl.load(tensor, [*at, slice(None)], extra_mask=live.unsqueeze(1).unsqueeze(2)).squeeze(1))
@@ -65,8 +64,8 @@ def store_rows(tensor, row, head, live, x, lanes=slice(None)):
 def cut(x, dtype):
     """Clamp x to the range of an 8-bit dtype, NaN as it is; x itself where the dtype is wider."""
     if dtype.itemsize == 1:
-        x = torch.where(x > binding.largest(dtype), binding.largest(dtype), x)
-        x = torch.where(x < -binding.largest(dtype), -binding.largest(dtype), x)
+        x = torch.where(x > largest(dtype), largest(dtype), x)
+        x = torch.where(x < -largest(dtype), -largest(dtype), x)
     return x
 
 
@@ -102,7 +101,7 @@ def softmax_init(f, head, live, segment, q, value_size):
         logit = hl.load(f["sinks"], [head], extra_mask=live).to(torch.float32) * LOG2E
         m = torch.where(live & (segment == 0), logit, m)
         l = torch.where(m > float("-inf"), 1.0, l)
-    acc = hl.zeros([block_m, binding.product_lanes(value_size, q.size(1), q.dtype)], dtype=torch.float32)
+    acc = hl.zeros([block_m, product_lanes(value_size, q.size(1), q.dtype)], dtype=torch.float32)
     return m, split_sums(l, f), acc
 
 
@@ -162,7 +161,7 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_si
         keep = wanted.unsqueeze(1)
     else:
         keys = [page.unsqueeze(1)] if gather == "flat" else [page.unsqueeze(1), slot.unsqueeze(1)]
-        if binding.is_power_of_two(cache.size(-1)):
+        if is_power_of_two(cache.size(-1)):
             at, keep = [*keys, wide_index(kv_head), hl.arange(cache.size(-1)).unsqueeze(0)], wanted.unsqueeze(1)
         else:
             at, keep = [*keys, wide_index(kv_head), slice(None)], wanted.unsqueeze(1).unsqueeze(2)

@@ -13,12 +13,12 @@ from itertools import product
 import helion.language as hl
 import torch
 
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
+    block_m_of,
     fits,
     gather_form,
     kernel,
@@ -177,7 +177,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     """Write out (and lse) of every query token."""
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
-    block_m = max(config.block_m, smallest_block_m(shape))
+    block_m = block_m_of(config, shape)
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, batch.softmax_scale, bundle(features, config, shape.head_size, block_m),

@@ -13,12 +13,12 @@ from itertools import product
 import helion.language as hl
 import torch
 
-from common.spec import AttentionShape, Gpu, PagedBatch
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape, Cdna, Gpu, PagedBatch
 from common.spec.kernel import SEAMS, Capacity, Precision, new_tokens, packed_lanes
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
+    block_m_of,
     fits,
     gather_form,
     kernel,
@@ -282,7 +282,7 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
     key, value = new_tokens(batch, features)
     paged = features if key is None else replace(features, causal=False)
     tensors, forms = _operands(batch, config)
-    block_m = max(config.block_m, smallest_block_m(batch.shape))
+    block_m = block_m_of(config, batch.shape)
     how = config, batch.shape.head_size, block_m
     args = (
         *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens, key, value,

@@ -20,28 +20,23 @@ from types import SimpleNamespace
 import helion.language as hl
 import torch
 
-from common.choice.legal import fitted_part, value_parts
-from common.gpus import warp_size
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, parts_of, side_stream
-from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, power_of_two
+from common.choice.legal import fitted_part
+from common.serving.static_grid import StaticGrid
+from common.spec import AttentionShape, Cdna, Gpu
+from common.spec.kernel import SEAMS, Precision, copied_scales, parts_of
+from common.spec.metadata import BatchStats, power_of_two
 from common.spec.step_plan import (
     HOLE,
     ITEMS,
     LISTS,
     NOWHERE,
     SHORT_ITEMS,
-    Cut,
-    PlannedScratch,
-    ensure_capacity,
     ensure_served,
-    scratch_rows,
 )
-from common.spec.workspaces import CopyScratch
 from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import (
     Gather,
+    block_m_of,
     fits,
     gather_form,
     held,
@@ -353,46 +348,6 @@ _attend_items = kernel(_attend_items_kernel)
 _copied_items = kernel(_attend_copied_kernel)
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> PlannedScratch:
-    """The plan and its scratch, which does not grow with the lengths of sequences, and room for `capacity.num_keys`
-    copied keys."""
-    copied, copy = config.copied, None
-    if 0 < copied.least_tokens <= capacity.num_tokens:
-        lanes = shape.head_size, shape.value_lanes
-        copy = CopyScratch.up_to(capacity, shape, held(copied, shape).tile_size, 1, 0, lanes, None)
-    short = _class(shape, config.decode)
-    return PlannedScratch.up_to(capacity, shape, Cut(short, SHORT_QUERY, short, rows=_rows(shape, config)), copy)
-
-
-check = ensure_served
-
-
-def prepare(batch, features, config, workspace: PlannedScratch) -> PlannedScratch:
-    """The plan of a step, which all its layers may share. Raises SpecError for a batch beyond the capacity."""
-    ensure_capacity(batch, workspace)
-    make_plan(workspace.plan, workspace.counters, batch, features, _cut(batch, config, workspace))
-    return replace(workspace, planned=True)
-
-
-@launches("helion/static_grid", SUPPORTS)
-def launch(batch, features, out, config, workspace, lse) -> None:
-    """Write out (and lse) of every query token."""
-    if not workspace.planned:
-        prepare(batch, features, config, workspace)
-    cut = _cut(batch, config, workspace)
-    if cut.is_short:
-        _attend_pages(batch, features, out, config, workspace, lse, cut, "short")
-        merge_parts(batch, features, out, workspace, cut, lse)
-        return
-    side = side_stream(batch.device)
-    with beside(side):
-        _attend_pages(batch, features, out, config, workspace, lse, cut, "short")
-    if not cut.copied or _attend_copied(batch, features, out, config.copied, workspace, lse, cut):
-        _attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
-    join(side)
-    merge_parts(batch, features, out, workspace, cut, lse)
-
-
 def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> None:
     """Items of a list, through pages."""
     shape, short = batch.shape, name == "short"
@@ -422,50 +377,30 @@ def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:
         shape.num_kv_heads, smallest_block_m(shape), LISTS.index("copied"),
         min(how.programs, cut.most_places(batch)),
     )  # fmt: skip
-    run(_copied_items, how, args, block_sizes=[_block_m(shape, how), how.tile_size], descriptors=True)
+    run(_copied_items, how, args, block_sizes=[block_m_of(how, shape), how.tile_size], descriptors=True)
     return may_overflow(batch, tiles, how.tile_size)
-
-
-def _cut(batch, config: Config, workspace: PlannedScratch) -> Cut:
-    """How sequences become items; by the hints of a capture, not by a batch's lengths."""
-    shape, copied, short = batch.shape, config.copied, _class(batch.shape, config.decode)
-    rows = len(workspace.acc)
-    if batch.stats.max_query_len <= SHORT_QUERY:
-        return Cut(short, ANY_QUERY, short, programs=config.decode.programs or config.programs, rows=rows)
-    if (
-        copied is None
-        or workspace.copy is None
-        or batch.num_tokens < copied.least_tokens
-        or not _is_whole(batch, copied)
-    ):
-        programs = config.prefill.programs or config.programs
-        return Cut(_class(shape, config.prefill), SHORT_QUERY, short, programs=programs, rows=rows)
-    long = _class(shape, copied)
-    tiles = len(workspace.copy.key) // (shape.num_kv_heads * long[1])
-    return Cut(long, SHORT_QUERY, short, programs=copied.programs, rows=rows, copied=tiles)
-
-
-def _is_whole(batch, copied: Copied) -> bool:
-    """Whether one program sums all lanes of V."""
-    threads = copied.num_warps * warp_size(batch.device)
-    return len(value_parts(_block_m(batch.shape, copied), copied.tile_size, threads, batch.shape.value_lanes)) == 1
-
-
-def _rows(shape: AttentionShape, config: Config) -> int:
-    """Rows of scratch, those of two of the largest Q Blocks a program."""
-    parts = (config.decode, config.prefill, *([config.copied] if config.copied.least_tokens else []))
-    return scratch_rows(shape, config.programs, max(_block_m(shape, part) for part in parts))
-
-
-def _class(shape: AttentionShape, part: Part | Copied) -> tuple[int, int]:
-    """Query tokens of a Q Block, keys of a tile."""
-    return _block_m(shape, part) // shape.queries_per_kv, held(part, shape).tile_size
-
-
-def _block_m(shape: AttentionShape, part: Part | Copied) -> int:
-    return max(part.block_m, smallest_block_m(shape))
 
 
 def _alone(config: Config, part: Part) -> SimpleNamespace:
     """One part as binding.fits takes a config."""
     return SimpleNamespace(**vars(config) | vars(part))
+
+
+def _sized(part: Part | Copied, shape: AttentionShape) -> tuple[int, int]:
+    """Rows of a Q Block, keys of a tile."""
+    return block_m_of(part, shape), held(part, shape).tile_size
+
+
+def _padded(lanes: int) -> int:
+    """Helion pads lanes itself."""
+    return lanes
+
+
+_grid = StaticGrid(_sized, _padded, make_plan, _attend_pages, _attend_copied, merge_parts)
+workspace, prepare, check = _grid.workspace, _grid.prepare, ensure_served
+
+
+@launches("helion/static_grid", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
+    _grid.launch(batch, features, out, config, workspace, lse)

@@ -17,12 +17,13 @@ import helion.language as hl
 import torch
 
 from common.spec import Features, PagedBatch, step_plan
+from common.spec.features import WIDEST
 from common.spec.metadata import cdiv as host_cdiv
 from common.spec.step_plan import COUNTERS, FIRST_ITEM, HOLE, ITEMS, MERGES, NOWHERE, REFUSED, SHORT_ITEMS, Cut
 from dsl_helion.arithmetic import cdiv, div, int32
 from dsl_helion.binding import kernel, run
 from dsl_helion.copy_pages import region_tiles
-from dsl_helion.features import WIDEST, bundle
+from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range
 
 CHUNK = 16  # segments that are written at a time, and numbers of them that are compared

@@ -25,8 +25,7 @@ import torch
 
 from common.choice.legal import fits_one, value_parts
 from common.gpus import warp_size
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, parts_of, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, of_lanes, partials
@@ -34,6 +33,7 @@ from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
+    block_m_of,
     held,
     kernel,
     launches,
@@ -228,7 +228,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     Values whose sums fill more registers than there are: a launch for each part of their lanes, beside each other.
     """
     shape, config = batch.shape, held(config, batch.shape)
-    rows, threads = max(config.block_m, smallest_block_m(shape)), config.num_warps * warp_size(batch.device)
+    rows, threads = block_m_of(config, shape), config.num_warps * warp_size(batch.device)
     parts = value_parts(rows, config.tile_size, threads, shape.value_lanes)
     if len(parts) > 1:  # the copy is before all launches
         config = replace(config, new_kv=False)
@@ -267,7 +267,7 @@ def _attend(batch, features, out, config, workspace, lse, segments, sources, til
     shape = batch.shape
     scales = copied_scales(features, workspace.scales)
     sums = partials(workspace.parts if segments > 1 else None)
-    sizes = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
+    sizes = [block_m_of(config, shape), config.tile_size]
     ((source, (keys, values)),) = sources.items()
     args = (
         loadable(batch.query), keys, values, *scales, batch.query_start_loc, batch.seq_lens, out, lse, *sums, tiles,

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, count_parts, launches
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton import parallel_softmax
-from dsl_triton.binding import fits, on_cdna, smallest_block_m, strides
+from dsl_triton.binding import block_m_of, fits, strides
 from dsl_triton.features import bundle, row_operands
 from dsl_triton.head_parts import attend_parts, init_parts, load_query, store_parts
 from dsl_triton.masks import kv_tile_range
@@ -145,7 +144,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
 def attend_long_queries(batch, features, out, config, lse) -> None:
     """One launch for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
     shape = batch.shape
-    block_m = max(config.block_m, smallest_block_m(shape))
+    block_m = block_m_of(config, shape)
     q_blocks = batch.num_q_blocks(block_m)
     _long_queries_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
@@ -156,5 +155,5 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         RUN=run_length(config.gather, batch, config.tile_size), PARTS=count_parts(batch, features),
         LONGEST_SHORT=SHORT_QUERY,
-        num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
+        num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
     )  # fmt: skip

@@ -7,8 +7,7 @@ import triton
 import triton.language as tl
 
 from common.choice.legal import fits_one
-from common.spec import AttentionShape, Gpu, cdna
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape
 
 
 @triton.constexpr_function
@@ -79,19 +78,12 @@ def smallest_block_m(shape: AttentionShape) -> int:
     return triton.next_power_of_2(shape.queries_per_kv)
 
 
-def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: AttentionShape, gpu: Gpu) -> bool:
-    """Whether the operands fit into shared memory and the accumulators into registers, by an upper bound of each."""
-    return fits_one(block_m, tile_size, num_warps, num_stages, shape, gpu)
+def block_m_of(config: Any, shape: AttentionShape) -> int:
+    """Rows of a Q Block: the config's, or smallest_block_m where that is larger."""
+    return max(config.block_m, smallest_block_m(shape))
 
 
-def can_overlap(gpu: Gpu) -> bool:
-    """Whether a launch may begin before the one it depends on has ended (programmatic dependent launch)."""
-    return gpu.vendor == "nvidia" and int(gpu.arch.removeprefix("sm_")) >= 90
-
-
-def on_cdna(config: Cdna) -> dict[str, Any]:
-    """Options of AMD's compiler as a launch takes them; none of what a config leaves to the compiler."""
-    return cdna.options(config)
+fits = fits_one  # Helion's also asks whether the gather form applies
 
 
 def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:

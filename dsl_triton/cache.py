@@ -6,15 +6,13 @@ each token that it computes and writes. Slots are int64 before a stride multipli
 neither read nor written.
 """
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
-from common.spec import AttentionShape, Gpu, is_per_token
+from common.spec import is_per_token
 from common.spec.cache import CacheWrite
 from dsl_triton.binding import largest, padded
 from dsl_triton.primitives import cut, load_rows
@@ -32,12 +30,6 @@ class Config:
 
 
 DEFAULT = Config()
-
-
-def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
-    """Every config; one row of a head is the least that a program moves."""
-    for block_tokens, num_warps in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8)):
-        yield Config(block_tokens, num_warps)
 
 
 @triton.constexpr_function

@@ -9,11 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
-from common.spec import Features, PagedBatch, is_per_token, kernel
-from common.spec.cdna import Cdna
-from dsl_triton.binding import deals_lanes, padded
+from common.spec import Cdna, Features, PagedBatch, kernel
+from common.spec.features import kernel_operands
+from dsl_triton.binding import deals_lanes, padded, strides
 
-WIDEST = 2**30  # no sequence exceeds such a window or chunk; position + window still fits int32
 PLAIN = Cdna()
 HEADROOM = tl.constexpr(2.0**15)  # multiplies P in fp16, which is at most 1 and whose smallest number is 2^-24
 
@@ -57,35 +56,13 @@ class Bundle(NamedTuple):
 
 def bundle(features: Features, config: Cdna = PLAIN) -> Bundle:
     """What a launch asks of every tile. config: how tiles are dealt and read."""
-    window, chunk, flags = features.sliding_window, features.chunk, features.causal_per_sequence
-    spans, tree = features.spans, features.tree_bias
+    f = kernel_operands(features)
     return Bundle(
-        None if features.causal else 1,
-        None if window is None else min(window, WIDEST),
-        features.softcap,
-        features.sinks,
-        features.alibi_slopes,
-        1 if features.alibi_sqrt else None,
-        None if chunk is None else min(chunk, WIDEST),
-        # no sequence has more than WIDEST keys
-        None if chunk is None else min(features.chunk_lookback, WIDEST // min(chunk, WIDEST)),
-        spans,
-        None if spans is None else spans.stride(),
-        None if spans is None else spans.shape[1],
-        flags.view(torch.int8) if flags is not None and flags.dtype == torch.bool else flags,
-        tree,
-        None if tree is None else tree.stride(),
-        None if tree is None else tree.shape[0],
-        *_per_head(features.key_scale),
-        *_per_head(features.value_scale),
-        *_per_token(features.key_scale),
-        *_per_token(features.value_scale),
-        features.query_scale,
-        features.out_scale,
-        config.xcds if config.xcds > 1 else None,
-        1 if config.transposed_keys else None,
-        1 if config.stream else None,
-    )
+        **f, spans_strides=strides(f["spans"]), max_spans=None if f["spans"] is None else f["spans"].shape[1],
+        tree_strides=strides(f["tree_bias"]), key_token_strides=strides(f["key_token_scales"]),
+        value_token_strides=strides(f["value_token_scales"]), xcds=config.xcds if config.xcds > 1 else None,
+        transposed_keys=1 if config.transposed_keys else None, stream=1 if config.stream else None,
+    )  # fmt: skip
 
 
 def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -95,18 +72,6 @@ def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | No
     if batch.shape.value_size is not None or batch.key is None or batch.key.stride() != batch.value.stride():
         return None, None
     return kernel.new_tokens(batch, features, strided=True)
-
-
-def _per_head(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, int | None]:
-    """A scale per KV head, or one for all, and its stride over heads; None where the scale is per token."""
-    if scale is None or is_per_token(scale):
-        return None, None
-    return scale, 0 if scale.numel() == 1 else scale.stride(-1)
-
-
-def _per_token(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, tuple[int, ...] | None]:
-    """A scale per token and KV head, and its strides; None where it is not per token."""
-    return (scale, scale.stride()) if is_per_token(scale) else (None, None)
 
 
 class RowOperands(NamedTuple):

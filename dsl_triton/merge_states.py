@@ -3,15 +3,12 @@
 Grid: rows / BLOCK_ROWS, one axis. A row is a query token under a query head.
 """
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
-from common.spec import AttentionShape, Gpu
 from common.spec.states import check_states
 from dsl_triton.binding import strides
 from dsl_triton.primitives import LOG2E, load_rows, store_lse, store_rows
@@ -27,12 +24,6 @@ class Config:
 
 
 DEFAULT = Config()
-
-
-def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
-    """Every config; one row is the least that a program moves."""
-    for block_rows, num_warps in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8)):
-        yield Config(block_rows, num_warps)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import partials
-from dsl_triton.binding import on_cdna, smallest_block_m, strides
+from dsl_triton.binding import block_m_of, strides
 from dsl_triton.copy_pages import SEQUENCES, region_tiles
 from dsl_triton.features import bundle, finished, narrow, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
@@ -114,7 +114,7 @@ def _paged_queries_kernel(
 def attend_paged_queries(batch, features, out, config, workspace, lse, segments, tiles, context) -> None:
     """One launch for the long queries that have a context (`context`), or whose region ends beyond `tiles` tiles."""
     shape = batch.shape
-    block_m = max(config.block_m, smallest_block_m(shape))
+    block_m = block_m_of(config, shape)
     parts = partials(workspace.parts if segments > 1 else None)
     programs = min(shape.num_kv_heads * batch.num_q_blocks(block_m) * segments, max(config.copy_programs // 4, 1))
     _paged_queries_kernel[(programs,)](
@@ -126,5 +126,5 @@ def attend_paged_queries(batch, features, out, config, workspace, lse, segments,
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         SHORT=SHORT_QUERY, CONTEXT=context,
-        num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
+        num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
     )  # fmt: skip

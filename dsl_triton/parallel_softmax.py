@@ -18,12 +18,11 @@ from typing import ClassVar
 import triton
 import triton.language as tl
 
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import ANY_QUERY, cdiv
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
-from dsl_triton.binding import can_overlap, fits, on_cdna, smallest_block_m, strides
+from dsl_triton.binding import block_m_of, fits, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range, segment_range
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
@@ -77,7 +76,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     axes = (16, 32, 64), (16, 32, 64, 128), segments, (1, 2, 4, 8), (1, 2, 3, 4, 5), ("key", "run")
     for block_m, tile_size, num_segments, num_warps, num_stages, gather in itertools.product(*axes):
         if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
-            yield Config(block_m, tile_size, num_segments, num_warps, num_stages, can_overlap(gpu), gather)
+            yield Config(block_m, tile_size, num_segments, num_warps, num_stages, gpu.tma, gather)
 
 
 @triton.jit(do_not_specialize=["num_seqs", "num_segments"])  # do not recompile for another batch or segment count
@@ -172,7 +171,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
 def attend_segments(batch, features, out, config, workspace, lse, longest_query=ANY_QUERY) -> None:
     """Both launches, for the sequences of at most `longest_query` query tokens; no other row is written."""
     shape = batch.shape
-    block_m = _block_m(shape, config)
+    block_m = block_m_of(config, shape)
     block_q = block_m // shape.queries_per_kv
     ensure_room(partials(workspace)[0], batch, config.num_segments, longest_query)
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
@@ -191,11 +190,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         RUN=run, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
         BY_SEQUENCE=by_sequence,
         num_warps=config.num_warps, num_stages=config.num_stages,
-        **({"maxnreg": config.registers} if config.registers else {}), **on_cdna(config),
+        **({"maxnreg": config.registers} if config.registers else {}), **config.options(),
     )  # fmt: skip
     if config.num_segments > 1:
         reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence)
-
-
-def _block_m(shape: AttentionShape, config: Config) -> int:
-    return max(config.block_m, smallest_block_m(shape))

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
-from dsl_triton.binding import fits, on_cdna, smallest_block_m, strides
+from dsl_triton.binding import block_m_of, fits, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
@@ -114,7 +113,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None
 def launch(batch, features, out, config, workspace, lse) -> None:
     """Write out (and lse) of every query token."""
     shape = batch.shape
-    block_m = max(config.block_m, smallest_block_m(shape))
+    block_m = block_m_of(config, shape)
     q_blocks = batch.num_q_blocks(block_m)
     _q_block_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
@@ -123,5 +122,5 @@ def launch(batch, features, out, config, workspace, lse) -> None:
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
+        num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
     )  # fmt: skip

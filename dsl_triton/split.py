@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 import triton
 import triton.language as tl
 
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches, packed_lanes
-from dsl_triton.binding import fits, on_cdna, smallest_block_m, strides
+from dsl_triton.binding import block_m_of, fits, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, new_tokens, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
@@ -202,7 +201,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
 
 def _launch_prefill(batch, features, out, config, lse) -> None:
     shape = batch.shape
-    block_m = max(config.block_m, smallest_block_m(shape))
+    block_m = block_m_of(config, shape)
     q_blocks = batch.num_q_blocks(block_m)
     # every context key precedes every new token, so the context needs no causal mask
     key, value = new_tokens(batch, features)
@@ -214,7 +213,7 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
         None if key is None else (0, *key.stride()), out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, X=packed_lanes(batch), BLOCK_M=block_m,
-        TILE_SIZE=config.tile_size, num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
+        TILE_SIZE=config.tile_size, num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
     )  # fmt: skip
 
 
@@ -228,5 +227,5 @@ def _launch_decode(batch, features, out, config, lse) -> None:
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, X=packed_lanes(batch),
         BLOCK_M=max(16, smallest_block_m(shape)), TILE_SIZE=config.tile_size,
-        num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
+        num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
     )  # fmt: skip

@@ -19,15 +19,13 @@ from dataclasses import dataclass, replace
 import triton
 import triton.language as tl
 
-from common.choice.legal import fitted_part, value_parts
-from common.gpus import warp_size
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
-from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, launches, parts_of, side_stream
-from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats
-from common.spec.step_plan import LISTS, Cut, PlannedScratch, ensure_capacity, ensure_served, scratch_rows
-from common.spec.workspaces import CopyScratch
-from dsl_triton.binding import can_overlap, fits, on_cdna, padded, smallest_block_m, strides
+from common.choice.legal import fitted_part
+from common.serving.static_grid import StaticGrid
+from common.spec import AttentionShape, Cdna, Gpu
+from common.spec.kernel import SEAMS, Precision, copied_scales, launches, parts_of
+from common.spec.metadata import BatchStats
+from common.spec.step_plan import LISTS, ensure_served
+from dsl_triton.binding import block_m_of, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import copy_pages
 from dsl_triton.dense_tiles import attend_block, masked_tile, may_overflow, tile_sources
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
@@ -126,7 +124,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         how = Config(**first, programs=waves * gpu.units, num_warps=num_warps, num_stages=num_stages)
         for name, fitting in parts.items():
             for part in fitting:
-                yield replace(how, **{name: part}, overlap=can_overlap(gpu))
+                yield replace(how, **{name: part}, overlap=gpu.tma)
 
 
 def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
@@ -139,7 +137,7 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     keys = fitted_part(how | {"tile_size": keys, "block_m": 16}, shape, gpu)["tile_size"]
     gather = "run" if shape.cache_dtype.itemsize > 1 else "key"  # 8 bits by runs spill on an A100
-    matrix, units, overlap = 16 if gpu.mfma else 0, max(gpu.units, 1), can_overlap(gpu)
+    matrix, units, overlap = 16 if gpu.mfma else 0, max(gpu.units, 1), gpu.tma
     decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units)
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
     copied = Copied(**dense, programs=2 * units, copy_programs=8 * units, overlap=overlap, descriptors=gpu.tma)
@@ -357,49 +355,9 @@ def _attend_copied_kernel(
     leave(counters_ptr, WHICH, NUM_KV_HEADS)
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> PlannedScratch:
-    """The plan and its scratch, which does not grow with the lengths of sequences, and room for `capacity.num_keys`
-    copied keys."""
-    copied, copy = config.copied, None
-    if 0 < copied.least_tokens <= capacity.num_tokens:
-        lanes = padded(shape.head_size), padded(shape.value_lanes)
-        copy = CopyScratch.up_to(capacity, shape, copied.tile_size, 1, 0, lanes, None)
-    short = _class(shape, config.decode)
-    return PlannedScratch.up_to(capacity, shape, Cut(short, SHORT_QUERY, short, rows=_rows(shape, config)), copy)
-
-
-check = ensure_served
-
-
-def prepare(batch, features, config, workspace: PlannedScratch) -> PlannedScratch:
-    """The plan of a step, which all its layers may share. Raises SpecError for a batch beyond the capacity."""
-    ensure_capacity(batch, workspace)
-    make_plan(workspace.plan, workspace.counters, batch, features, _cut(batch, config, workspace))
-    return replace(workspace, planned=True)
-
-
-@launches("triton/static_grid", SUPPORTS)
-def launch(batch, features, out, config, workspace, lse) -> None:
-    """Write out (and lse) of every query token."""
-    if not workspace.planned:
-        prepare(batch, features, config, workspace)
-    cut = _cut(batch, config, workspace)
-    if cut.is_short:
-        _attend_pages(batch, features, out, config, workspace, lse, cut, "short", config.overlap)
-        merge_parts(batch, features, out, workspace, cut, lse, config.overlap)
-        return
-    side = side_stream(batch.device)
-    with beside(side):
-        _attend_pages(batch, features, out, config, workspace, lse, cut, "short")
-    if not cut.copied or _attend_copied(batch, features, out, config.copied, workspace, lse, cut):
-        _attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
-    join(side)
-    merge_parts(batch, features, out, workspace, cut, lse, False)
-
-
-def _attend_pages(batch, features, out, config, workspace, lse, cut, name, overlap=False) -> None:
+def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> None:
     """Items of a list, through pages."""
-    shape, short = batch.shape, name == "short"
+    shape, short, overlap = batch.shape, name == "short", config.overlap and cut.is_short
     part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
     rows = max(triton.next_power_of_2(block_q * shape.queries_per_kv), smallest_block_m(shape))
     form = rows, tile_size, run_length(part.gather, batch, tile_size)
@@ -411,7 +369,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name, overl
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, PART=form, WHICH=LISTS.index(name), OVERLAP=overlap,
         num_warps=config.num_warps, num_stages=config.num_stages,
-        **({"maxnreg": config.registers} if config.registers else {}), **on_cdna(config),
+        **({"maxnreg": config.registers} if config.registers else {}), **config.options(),
     )  # fmt: skip
 
 
@@ -427,42 +385,23 @@ def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:
         (workspace.acc, workspace.m, workspace.l), tiles, batch.softmax_scale, bundle(features, how),
         batch.query.stride(), out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        VALUE_SIZE=shape.value_lanes, BLOCK_M=_block_m(shape, how), TILE_SIZE=how.tile_size,
+        VALUE_SIZE=shape.value_lanes, BLOCK_M=block_m_of(how, shape), TILE_SIZE=how.tile_size,
         WHICH=LISTS.index("copied"), OVERLAP=how.overlap, num_warps=how.num_warps, num_stages=how.num_stages,
-        **on_cdna(how), **({"launch_pdl": True} if how.overlap else {}),
+        **how.options(), **({"launch_pdl": True} if how.overlap else {}),
     )  # fmt: skip
     return may_overflow(batch, tiles, how.tile_size)
 
 
-def _cut(batch, config: Config, workspace: PlannedScratch) -> Cut:
-    """How sequences become items; by the hints of a capture, not by a batch's lengths."""
-    shape, copied, short = batch.shape, config.copied, _class(batch.shape, config.decode)
-    rows = len(workspace.acc)
-    if batch.stats.max_query_len <= SHORT_QUERY:
-        return Cut(short, ANY_QUERY, short, programs=config.decode.programs or config.programs, rows=rows)
-    if workspace.copy is None or batch.num_tokens < copied.least_tokens or not _is_whole(batch, copied):
-        programs = config.prefill.programs or config.programs
-        return Cut(_class(shape, config.prefill), SHORT_QUERY, short, programs=programs, rows=rows)
-    tiles = len(workspace.copy.key) // (shape.num_kv_heads * copied.tile_size)
-    return Cut(_class(shape, copied), SHORT_QUERY, short, programs=copied.programs, rows=rows, copied=tiles)
+def _sized(part: Part | Copied, shape: AttentionShape) -> tuple[int, int]:
+    """Rows of a Q Block, keys of a tile."""
+    return block_m_of(part, shape), part.tile_size
 
 
-def _is_whole(batch, copied: Copied) -> bool:
-    """Whether one program sums all lanes of V."""
-    threads = copied.num_warps * warp_size(batch.device)
-    return len(value_parts(_block_m(batch.shape, copied), copied.tile_size, threads, batch.shape.value_lanes)) == 1
+_grid = StaticGrid(_sized, padded, make_plan, _attend_pages, _attend_copied, merge_parts)
+workspace, prepare, check = _grid.workspace, _grid.prepare, ensure_served
 
 
-def _rows(shape: AttentionShape, config: Config) -> int:
-    """Rows of scratch, those of two of the largest Q Blocks a program."""
-    parts = (config.decode, config.prefill, *([config.copied] if config.copied.least_tokens else []))
-    return scratch_rows(shape, config.programs, max(_block_m(shape, part) for part in parts))
-
-
-def _class(shape: AttentionShape, part: Part | Copied) -> tuple[int, int]:
-    """Query tokens of a Q Block, keys of a tile."""
-    return _block_m(shape, part) // shape.queries_per_kv, part.tile_size
-
-
-def _block_m(shape: AttentionShape, part: Part | Copied) -> int:
-    return max(part.block_m, smallest_block_m(shape))
+@launches("triton/static_grid", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
+    _grid.launch(batch, features, out, config, workspace, lse)

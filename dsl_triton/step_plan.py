@@ -15,10 +15,11 @@ import triton
 import triton.language as tl
 
 from common.spec import Features, PagedBatch, step_plan
+from common.spec.features import WIDEST
 from common.spec.metadata import cdiv
 from common.spec.step_plan import Cut
 from dsl_triton.copy_pages import region_tiles
-from dsl_triton.features import WIDEST, bundle
+from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range
 
 SIZE, COUNTERS = tl.constexpr(step_plan.SIZE), tl.constexpr(step_plan.COUNTERS)

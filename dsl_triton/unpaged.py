@@ -25,8 +25,7 @@ import triton.language as tl
 
 from common.choice.legal import fits_one, value_parts
 from common.gpus import warp_size
-from common.spec import AttentionShape, Gpu
-from common.spec.cdna import Cdna
+from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import (
     SEAMS,
     Capacity,
@@ -40,7 +39,7 @@ from common.spec.kernel import (
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, of_lanes, partials
 from dsl_triton import parallel_softmax, reduce_segments
-from dsl_triton.binding import can_overlap, on_cdna, padded, smallest_block_m, strides
+from dsl_triton.binding import block_m_of, padded, strides
 from dsl_triton.copy_pages import SEQUENCES, copied_lanes, copy_pages, region_tiles
 from dsl_triton.dense_tiles import Block, attend_block, masked_tile, may_overflow, tile_sources
 from dsl_triton.features import bundle, row_operands
@@ -101,10 +100,10 @@ DEFAULT = Config()
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
-    decode = replace(parallel_softmax.DEFAULT, overlap=can_overlap(gpu))
+    decode = replace(parallel_softmax.DEFAULT, overlap=gpu.tma)
     for values in itertools.product((32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3), (1, 2, 4, 8), (True, False)):
         if fits_one(*values[:4], shape, gpu, dense=True):
-            prefill = Prefill(*values, copy_programs=8 * gpu.units, overlap=can_overlap(gpu))
+            prefill = Prefill(*values, copy_programs=8 * gpu.units, overlap=gpu.tma)
             yield Config(prefill, decode)
 
 
@@ -235,7 +234,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     Values whose sums fill more registers than there are: a launch for each part of their lanes, beside each other.
     """
     shape, tile_size = batch.shape, config.tile_size
-    rows, threads = max(config.block_m, smallest_block_m(shape)), config.num_warps * warp_size(batch.device)
+    rows, threads = block_m_of(config, shape), config.num_warps * warp_size(batch.device)
     parts = value_parts(rows, tile_size, threads, shape.value_lanes)
     if len(parts) > 1:  # no descriptor lies over a part of the new V; the copy is before both launches, not one
         config = replace(config, new_kv=False, overlap=False)
@@ -273,7 +272,7 @@ def _sources(batch, features, config, workspace) -> tuple[dict[str, tuple[Block,
 def _attend(batch, features, out, config, workspace, lse, segments, sources, tiles) -> None:
     """One launch, of the one source that there is."""
     shape, tile_size = batch.shape, config.tile_size
-    block_m = max(config.block_m, smallest_block_m(shape))
+    block_m = block_m_of(config, shape)
     q_blocks = batch.num_q_blocks(block_m)
     scales = copied_scales(features, workspace.scales)
     parts = partials(workspace.parts if segments > 1 else None)
@@ -287,6 +286,6 @@ def _attend(batch, features, out, config, workspace, lse, segments, sources, til
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_M=block_m, TILE_SIZE=tile_size,
         SHORT=SHORT_QUERY, NEW=source == "new", HEADS_FASTEST=config.heads_fastest,
-        OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages, **on_cdna(config),
+        OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
         **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

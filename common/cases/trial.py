@@ -92,13 +92,11 @@ class Trial:
         return Judgement(verdict, damage(self.before, *given, written, self.poison, self.guards))
 
 
-def tried(
-    kernel: Kernel, case: Case, config: Any, *, device: torch.device | str = "cpu", lse: bool = True
-) -> Judgement:
-    """One judged launch on a case, under `config` with the case's tile size.
+def tried(kernel: Kernel, case: Case, config: Any, *, lse: bool = True) -> Judgement:
+    """One judged launch on a CPU, on a case, under `config` with the case's tile size.
 
     Raises SpecError where the case or the kernel refuses, and whatever else a launch raises.
     """
-    trial = Trial.of(case, device, lse=lse)
+    trial = Trial.of(case, lse=lse)
     trial.launch(kernel, config_for(case, config))
     return trial.judge(kernel.CONTRACT)

@@ -15,6 +15,7 @@ import torch
 
 from common import interpreter
 from common.serving import pack
+from common.serving.whole import triton_cache
 from common.spec import SpecError
 from common.versions import ensure
 
@@ -120,7 +121,7 @@ class Options:
         """Put the code of `pack` where Triton looks for it. Raises SpecError for a file that is damaged, or of another
         GPU, version or source, and where there is no GPU."""
         if self.pack:
-            count = pack.unpack(Path(self.pack), pack.cache_folder(), pack.made_with(device))
+            count = pack.unpack(Path(self.pack), triton_cache(), pack.made_with(device))
             log.info("%s: %d files of compiled code were new", self.pack, count)
 
     @classmethod

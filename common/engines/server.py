@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,8 +26,7 @@ LEAST_TYPICAL = 1024  # while an engine measures its memory it has only a few bl
 TABLE_TOKENS = 128  # vLLM's block tables have columns for a multiple of so many tokens
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """The largest step of an engine: query tokens, sequences, keys of one sequence."""
 
     max_tokens: int
@@ -113,9 +112,8 @@ class Server:
         asked = features.names() | asked_of_shape(shape)
         for feature in sorted(asked - self.kernel.supports):
             raise UnsupportedFeature(self.kernel.id, feature, "any of " + ", ".join(sorted(self.kernel.supports)))
-        limits = self.limits.max_tokens, self.limits.max_seqs, self.limits.max_seq_len
         size = self.kernel.module.workspace_bytes(
-            shape, *limits, self.device, features=features, kernel=self.kernel.name, one_config=False
+            shape, *self.limits, self.device, features=features, kernel=self.kernel.name, one_config=False
         )
         self.bytes_needed = max(self.bytes_needed, size)
         self._admitted.add(kind)
@@ -128,10 +126,8 @@ class Server:
         plain = shape.cache_dtype == shape.dtype and not any(getattr(features, name) is not None for name in OPERANDS)
         wanted = self.options.children and self._children is None and kernel.id.startswith("triton/")
         if wanted and plain and gpu is not None and gpu.vendor == "nvidia":
-            limits = self.limits.max_tokens, self.limits.max_seqs, self.limits.max_seq_len
             stated, columns = list(self._stated(new_kv=True)), self.table_width(shape.block_size)
-            planner = kernel.module.__name__
-            work = Work(planner, kernel.name, shape, features, limits, columns, stated, gpu)
+            work = Work(kernel.module.__name__, kernel.name, shape, features, self.limits, columns, stated, gpu)
             self._children = Children(work, self.options.children)
 
     def captured_seq_len(self, num_seqs: int, held: int | None) -> int:
@@ -168,9 +164,9 @@ class Server:
         if self._workspace is not None and self._workspace.numel() < self.bytes_needed:
             log.warning("scratch grows to %d bytes for %s: the engine counted less", self.bytes_needed, shape)
             self._workspace = None
-        limits, began = (self.limits.max_tokens, self.limits.max_seqs, self.limits.max_seq_len), time.monotonic()
+        began = time.monotonic()
         made = self.kernel.module.plan_paged_attention(
-            shape, *limits, self.device, features=features, kernel=self.kernel.name, one_config=False,
+            shape, *self.limits, self.device, features=features, kernel=self.kernel.name, one_config=False,
             workspace=self.workspace,
         )  # fmt: skip
         self.planning += time.monotonic() - began

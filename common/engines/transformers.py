@@ -177,17 +177,15 @@ def forward(
     cross = not causal and sliding_window is None  # any number of keys: they may be an encoder's
     softcap = float(softcap) if softcap else None
     features = Features(bool(causal), sliding_window, softcap, sinks, cross=cross)
-    rows, keys = query.transpose(1, 2), key.transpose(1, 2)
-    values = value.transpose(1, 2)
+    rows, keys, values = (one.transpose(1, 2) for one in (query, key, value))
+    if attention_mask is not None and not packed:
+        return _padded(rows, keys, values, attention_mask, scaling, features), None
+    tensors = [one.flatten(0, 1) for one in (rows, keys, values)]
     if packed:
         lengths = others.get("max_length_q"), others.get("max_length_k")
-        tensors = (rows.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1))
         return varlen(*tensors, starts.int(), ends.int(), *lengths, scaling, features).view_as(rows), None
-    if attention_mask is not None:
-        return _padded(rows, keys, values, attention_mask, scaling, features), None
     batch, tokens, count = *rows.shape[:2], keys.shape[1]
     every = torch.arange(batch + 1, dtype=torch.int32, device=query.device)
-    tensors = (rows.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1))
     out = varlen(*tensors, every * tokens, every * count, tokens, count, scaling, features)
     return out.unflatten(0, (batch, tokens)), None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from importlib import metadata
 
+from common.versions import series
+
 TRIED = ("0.25.1", "0.33.0")  # the first on an H200, the other on a CPU; docs/engines.md has the table
 BACKEND = f"{__name__}_backend.DiptychBackend"
 
@@ -24,7 +26,3 @@ def register() -> None:
         tried = ", ".join(TRIED)
         warnings.warn(f"diptych: vLLM {version} was never tried ({tried} were); it goes on", stacklevel=2)
     register_backend(AttentionBackendEnum.CUSTOM, BACKEND)
-
-
-def series(version: str) -> tuple[str, ...]:
-    return tuple(version.split(".")[:2])

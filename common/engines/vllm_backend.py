@@ -36,14 +36,14 @@ PLAIN = {"auto": None, "float16": torch.float16, "bfloat16": torch.bfloat16}  # 
 _servers: dict[int, tuple[Any, Server]] = {}  # by id of the engine's config, which is not hashable
 
 
-def server_of(config: Any, device: torch.device | None = None) -> Server:
+def server_of(config: Any) -> Server:
     """The server of the engine that a config belongs to; made at its first layer."""
     for key, (alive, _) in list(_servers.items()):
         if alive() is None:
             del _servers[key]
     known = _servers.get(id(config))
     if known is None:
-        place = device or torch.empty(0).device if config.device_config is None else config.device_config.device
+        place = torch.empty(0).device if config.device_config is None else config.device_config.device
         made = Server(Options.of(), limits_of(config), torch.empty(0, device=place).device)
         known = _servers[id(config)] = weakref.ref(config), made
     return known[1]
@@ -91,8 +91,8 @@ class MetadataBuilder(AttentionMetadataBuilder[Step]):
     @classmethod
     def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
         """NEVER where a kernel's grid depends on the lengths of the step."""
-        supports = kernel_of(Options.of().kernel).supports
-        return AttentionCGSupport.ALWAYS if "full_graph" in supports else AttentionCGSupport.NEVER
+        full = "full_graph" in kernel_of(Options.of().kernel).supports
+        return AttentionCGSupport.ALWAYS if full else AttentionCGSupport.NEVER
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -117,6 +117,11 @@ class MetadataBuilder(AttentionMetadataBuilder[Step]):
 
     def update_block_table(self, metadata: Step, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Step:
         return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping)
+
+
+def supporting(feature: str) -> classmethod:
+    """A class method that says whether the engine's kernel has a feature."""
+    return classmethod(lambda cls: feature in kernel_of(Options.of().kernel).supports)
 
 
 class DiptychBackend(AttentionBackend):
@@ -168,21 +173,10 @@ class DiptychBackend(AttentionBackend):
     def supports_per_head_quant_scales(cls) -> bool:
         return True
 
-    @classmethod
-    def supports_sink(cls) -> bool:
-        return "sinks" in kernel_of(Options.of().kernel).supports
-
-    @classmethod
-    def supports_alibi_sqrt(cls) -> bool:
-        return "alibi_sqrt" in kernel_of(Options.of().kernel).supports
-
-    @classmethod
-    def supports_batch_invariance(cls) -> bool:
-        return "batch_invariant" in kernel_of(Options.of().kernel).supports
-
-    @classmethod
-    def supports_sliding_window(cls) -> bool:
-        return "sliding_window" in kernel_of(Options.of().kernel).supports
+    supports_sink = supporting("sinks")
+    supports_alibi_sqrt = supporting("alibi_sqrt")
+    supports_batch_invariance = supporting("batch_invariant")
+    supports_sliding_window = supporting("sliding_window")
 
     @classmethod
     def supports_combination(cls, *args: Any, **kwargs: Any) -> str | None:
@@ -257,8 +251,7 @@ class Impl(AttentionImpl[Step]):
             raise SpecError("DIPTYCH_WRITER", "engine", "diptych: on AMD's GPUs an engine's fp8 may be another format")
         if kv_cache_dtype in PER_TOKEN and self.server.options.writer == "engine":
             raise SpecError("DIPTYCH_WRITER", "engine", f"diptych, which writes the scales of {kv_cache_dtype}")
-        page = config.cache_config.block_size or 16
-        self.shape = self._shape(page)
+        self.shape = self._shape(config.cache_config.block_size or 16)
         self.server.admit(self.shape, self.features)
         self._cache: torch.Tensor | None = None
         self._views: tuple[torch.Tensor, torch.Tensor] | None = None

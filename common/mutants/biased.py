@@ -3,19 +3,17 @@ sees."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from common.cases.named import BY_NAME
 from common.cases.signed import LONG, ROWS
 from common.mutants.emulation import At
-from common.mutants.mutant import NO_EDIT, Named, wrong
+from common.mutants.mutant import NO_EDIT, Probe, wrong
 
-_ROWS = Named(ROWS[0], tile=64)
+_ROWS = Probe(ROWS[0], tile=64)
 _BY_NAME = {case.name: case for case in (*ROWS, *LONG)}
-_FP8 = Named(_BY_NAME["signed-16400-fp8-query"], tile=64)
+_FP8 = Probe(_BY_NAME["signed-16400-fp8-query"], tile=64)
 
 
 def truncated(x: Tensor, bits: int) -> Tensor:
@@ -57,18 +55,18 @@ BIASED = (
     wrong("smaller_the_more_keys", "long", _FP8,
           finish=lambda at, acc, l: (1.0 - 1e-6 * at.seq_len) * NO_EDIT.finish(at, acc, l)),
     # Hopper's fp8 accumulator holds the sum over all keys, truncated after each 32 keys. This project had that bug.
-    wrong("short_accumulator", "long", replace(_FP8, tile=32), accumulator=lambda at, acc: truncated(acc, 13)),
+    wrong("short_accumulator", "long", _FP8.but(tile=32), accumulator=lambda at, acc: truncated(acc, 13)),
     wrong("probabilities_cut", "all", _FP8, rounded=_cut),
-    wrong("probabilities_cut_in_bf16", "long", Named(_BY_NAME["signed-16400-bf16"], tile=64),
+    wrong("probabilities_cut_in_bf16", "long", Probe(_BY_NAME["signed-16400-bf16"], tile=64),
           rounded=lambda at, p, dtype: truncated(p, 7).to(dtype)),
-    wrong("accumulator_of_positives_in_bf16", "long", Named(_BY_NAME["signed-16400-int8"], tile=64),
+    wrong("accumulator_of_positives_in_bf16", "long", Probe(_BY_NAME["signed-16400-int8"], tile=64),
           accumulator=lambda at, acc: acc.bfloat16().float()),
-    wrong("nan_in_values_zeroed", "all", Named(BY_NAME["values-seen-nan"]),
+    wrong("nan_in_values_zeroed", "all", Probe(BY_NAME["values-seen-nan"]),
           stored=lambda at, kind, x: x.float().nan_to_num(0.0) if kind == "value" else x),
-    wrong("inf_in_values_cut", "all", Named(BY_NAME["values-seen-inf"]),
+    wrong("inf_in_values_cut", "all", Probe(BY_NAME["values-seen-inf"]),
           stored=lambda at, kind, x: x.float().clamp(-65504.0, 65504.0) if kind == "value" else x),
-    wrong("nan_in_keys_hides_them", "all", Named(BY_NAME["keys-seen-nan"]), score=_hidden_where_nan),
+    wrong("nan_in_keys_hides_them", "all", Probe(BY_NAME["keys-seen-nan"]), score=_hidden_where_nan),
     # e4m3 becomes fp16 by a shift, which turns its NaN into the number one step above 448
-    wrong("nan_of_fp8_is_its_largest_number", "all", Named(BY_NAME["fp8-values-seen-nan"]),
+    wrong("nan_of_fp8_is_its_largest_number", "all", Probe(BY_NAME["fp8-values-seen-nan"]),
           stored=lambda at, kind, x: x.float().nan_to_num(480.0)),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from common.cases.named import FEATURE_CASES
-from common.mutants.mutant import NO_EDIT, Mutant, Named, wrong
+from common.mutants.mutant import NO_EDIT, Mutant, Probe, wrong
 
 _BY_NAME = {case.name: case for case in FEATURE_CASES}
 
@@ -15,7 +15,7 @@ _BY_NAME = {case.name: case for case in FEATURE_CASES}
 def _on(name: str, case: str, scope: str = "all", dtype: torch.dtype | None = None, **seams) -> Mutant:
     """A mutant on a named case, in the case's dtype or in another."""
     found = _BY_NAME[case]
-    return wrong(name, scope, Named(found if dtype is None else replace(found, dtype=dtype)), **seams)
+    return wrong(name, scope, Probe(found if dtype is None else replace(found, dtype=dtype)), **seams)
 
 
 def _as_of_a_power_of_two(at, slopes):

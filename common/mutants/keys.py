@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from common.mutants.emulation import State
-from common.mutants.mutant import LONG, MIXED, SHORT_BEHIND_LONG, WINDOW, Probe, wrong
-from common.spec import AttentionShape
+from common.mutants.mutant import LONG, MIXED, SHORT_BEHIND_LONG, WINDOW, probe, wrong
 
 
 def _own_key_hidden(at, query, key, seen):
@@ -49,13 +46,15 @@ def _slots_reversed(at, kind, slots):
     return torch.where(slots.amax() == page - 1, page - 1 - slots, slots) if kind == "value" else slots
 
 
+_SMALL = {"heads": (2, 1), "head_size": 8, "block_size": 8}
+_MANY_PAGES = probe("many-pages", [(1, 900), (2, 700)], spare_pages=70_000, **_SMALL)
 _MASK = (
     wrong("last_key_dropped", "long", LONG, visible=lambda at, query, key, seen: seen & (key < at.seq_len - at.long)),
     wrong("first_key_dropped", "long", LONG, visible=lambda at, query, key, seen: seen & (key >= at.long)),
     wrong("future_key_visible", "one sequence", MIXED,
           visible=lambda at, query, key, seen: seen | (key == query + (at.seq == 1))),
     wrong("own_key_hidden", "one head", MIXED, visible=_own_key_hidden),
-    wrong("non_causal_taken_as_causal", "all", replace(MIXED, causal=False),
+    wrong("non_causal_taken_as_causal", "all", MIXED.but(causal=False),
           visible=lambda at, query, key, seen: seen & (key <= query)),
     wrong("window_one_short", "long", WINDOW,
           visible=lambda at, query, key, seen: seen & (key > query - at.features.sliding_window + at.long)),
@@ -63,7 +62,7 @@ _MASK = (
           visible=lambda at, query, key, seen: seen | (at.long & (key == query - at.features.sliding_window))),
     wrong("window_ignored_when_split", "all", WINDOW,
           visible=lambda at, query, key, seen: key <= query if at.schedule.segments > 1 else seen),
-    wrong("window_open_to_the_right", "all", replace(MIXED, causal=False, sliding_window=8),
+    wrong("window_open_to_the_right", "all", MIXED.but(causal=False, sliding_window=8),
           visible=lambda at, query, key, seen: seen | (key > query)),
     wrong("segment_boundary_key_dropped", "long", LONG,
           segment=lambda at, keys: keys[1:] if at.long and at.segment == 1 else keys),
@@ -71,7 +70,7 @@ _MASK = (
           segment=lambda at, keys: range(keys.start - 1, keys.stop) if at.long and at.segment == 1 else keys),
     wrong("partial_page_dropped", "long", LONG,
           visible=lambda at, query, key, seen: seen & (key < _whole_pages(at) if at.long else seen)),
-    wrong("last_tile_skipped_when_full", "one sequence", Probe([(1, 130), (1, 128), (3, 77)], tile=32),
+    wrong("last_tile_skipped_when_full", "one sequence", probe("whole-tiles", [(1, 130), (1, 128), (3, 77)], 32),
           segment=lambda at, keys: keys[: -at.schedule.tile] if at.seq_len % at.schedule.tile == 0 else keys),
     wrong("empty_segment_not_neutral", "one sequence", SHORT_BEHIND_LONG, partials=_empty_segment_of_one),
 )  # fmt: skip
@@ -83,14 +82,14 @@ _ADDRESS = (
               (index == 0) & (at.seq == 0), at.batch.block_table[1, 0].long(), pages)),
     wrong("value_page_beside_key_page", "long", LONG,
           pages=lambda at, kind, index, pages: _next_page(at, index, (index == 40) & at.long & (kind == "value"))),
-    wrong("page_id_in16_bits", "all", Probe([(1, 900), (2, 700)], AttentionShape(2, 1, 8, 8), spare_pages=70_000),
+    wrong("page_id_in16_bits", "all", _MANY_PAGES,
           pages=lambda at, kind, index, pages: pages & 0xFFFF),
     wrong("value_slots_reversed", "all", MIXED, slots=_slots_reversed),
     wrong("head_major_cache_read_as_token_major", "all", MIXED, cache=_token_major),
     wrong("table_stride_is_used_columns", "all", MIXED, pages=_used_columns_alone),
     wrong("head_reads_neighbouring_kv_head", "one head", LONG,
           kv_heads=lambda at, heads: heads - (torch.arange(heads.numel()) == heads.numel() - 1).long()),
-    wrong("ratio_rounded_up_to_power_of_two", "one head", replace(MIXED, shape=AttentionShape(6, 2, 64, 16)),
+    wrong("ratio_rounded_up_to_power_of_two", "one head", MIXED.but(heads=(6, 2)),
           kv_heads=lambda at, heads: torch.arange(heads.numel()) // 4),
     wrong("query_row_of_neighbour", "one sequence", MIXED,
           query=lambda at, query: query.roll(1, dims=1) if at.seq == 1 else query),

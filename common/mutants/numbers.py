@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 
 from common.mutants.emulation import Edits, State, tf32
 from common.mutants.mutant import CAPPED, EMPTY, LONG, MIXED, NO_EDIT, SHORT_BEHIND_LONG, SINKS, wrong
-from common.spec import AttentionShape
 
 
 def _cap_before_scale(at, logits, softcap):
@@ -80,18 +78,18 @@ def _query_scaled_in_place(at, query):
 
 _COMPUTED = (
     wrong("scale_one_percent_off", "long", LONG, scale=lambda at, scale: scale * 1.01 if at.long else scale),
-    wrong("scale_of_padded_head", "all", replace(MIXED, shape=AttentionShape(8, 2, 80, 16)),
+    wrong("scale_of_padded_head", "all", MIXED.but(head_size=80),
           scale=lambda at, scale: 128**-0.5),
     wrong("softcap_skipped", "all", CAPPED, score=lambda at, logits, softcap: logits),
     wrong("softcap_before_scale", "all", CAPPED, score=_cap_before_scale),
-    wrong("softcap_overflows", "one sequence", replace(CAPPED, softcap=0.04), score=_overflowing_cap),
+    wrong("softcap_overflows", "one sequence", CAPPED.but(softcap=0.04), score=_overflowing_cap),
     wrong("sink_skipped", "one head", SINKS, sink=_without_the_sink_of_head_5),
     wrong("sink_per_segment", "long", SINKS, sink=lambda at, sinks: sinks if at.long else NO_EDIT.sink(at, sinks)),
     wrong("sink_scaled", "all", SINKS, sink=lambda at, sinks: NO_EDIT.sink(at, sinks * at.batch.softmax_scale)),
-    wrong("sink_softcapped", "all", replace(SINKS, softcap=5.0),
+    wrong("sink_softcapped", "all", SINKS.but(softcap=5.0),
           sink=lambda at, sinks: NO_EDIT.sink(at, at.features.softcap * torch.tanh(sinks / at.features.softcap))),
     wrong("last_segment_not_rescaled", "long", LONG, weights=_last_segment_as_it_is),
-    wrong("lse_in_base_two", "all", replace(LONG, lse=True), lse=lambda at, lse: lse * math.log2(math.e)),
+    wrong("lse_in_base_two", "all", LONG.but(lse=True), lse=lambda at, lse: lse * math.log2(math.e)),
     wrong("empty_row_is_nan", "one sequence", EMPTY, finish=lambda at, acc, l: acc / l[..., None]),
     wrong("empty_row_lse_is_plus_inf", "one sequence", EMPTY,
           lse=lambda at, lse: lse.masked_fill(lse == -math.inf, math.inf)),
@@ -99,13 +97,13 @@ _COMPUTED = (
           finish=lambda at, acc, l: torch.where(l[..., None] == 0, -0.0, acc / l[..., None])),
 )  # fmt: skip
 _ROUNDED = (
-    wrong("accumulator_in_bf16", "long", replace(LONG, tile=16, segments=1),
+    wrong("accumulator_in_bf16", "long", LONG.but(tile=16, segments=1),
           accumulator=lambda at, acc: acc.bfloat16().float() if at.long else acc),
     wrong("probabilities_in_e4m3", "long", LONG,
           probabilities=lambda at, p: p.to(torch.float8_e4m3fn).float() if at.long else p),
-    wrong("tf32_undeclared", "all", replace(LONG, shape=AttentionShape(4, 2, 64, 16, torch.float32)),
+    wrong("tf32_undeclared", "all", LONG.but(heads=(4, 2), dtype=torch.float32),
           operand=lambda at, x: tf32(x)),
-    wrong("query_scaled_in_bf16", "all", replace(MIXED, shape=AttentionShape(8, 2, 128, 16), loud=30.0),
+    wrong("query_scaled_in_bf16", "all", MIXED.but(head_size=128, loud=30.0),
           query=_query_scaled_in_bf16),
     wrong("scratch_not_cleared", "one sequence", SHORT_BEHIND_LONG, _ScratchNotCleared),
 )  # fmt: skip

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.spec import Features, PagedBatch
-from common.spec.features import OPERANDS
+from common.spec import Features, PagedBatch, validation
 
 # Tensors lie inside larger buffers, so that a write past an edge is seen after the call.
 
@@ -112,10 +111,7 @@ def fingerprint(tensor: Tensor) -> Tensor:
 
 def inputs_of(batch: PagedBatch, features: Features) -> dict[str, Tensor]:
     """Every tensor that a call reads, by name: those of the batch and of the active features."""
-    names = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens", "key", "value")
-    found = {name: getattr(batch, name) for name in names}
-    found |= {name: getattr(features, name) for name in OPERANDS}
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    return {name: value for name, value in validation.inputs_of(batch, features).items() if isinstance(value, Tensor)}
 
 
 @dataclass(frozen=True)

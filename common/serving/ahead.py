@@ -37,7 +37,6 @@ from common.spec import AttentionShape, Features
 
 MOST_THREADS = 32  # each compilation holds about 100 MB
 LONGEST_S = 60.0  # that a warm-up waits for its children
-_patching = threading.Lock()
 
 
 class _Threads(ThreadPoolExecutor):
@@ -71,7 +70,7 @@ def compiled_only(device: torch.device) -> Iterator[set[int] | None]:
         met[id(kernel)] = kernel
         return kernel
 
-    with _patching, _Threads(device) as threads, tape.untaped(), mode(threads, ignore_errors=True):
+    with tape.patching, _Threads(device) as threads, tape.untaped(), mode(threads, ignore_errors=True):
         jit.JITFunction.run = run
         try:
             yield met.keys()

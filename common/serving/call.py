@@ -6,7 +6,6 @@ signature validates, chooses and launches; the result is kept, and later calls l
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import torch
@@ -21,62 +20,11 @@ from common.serving.scratch import check_buffer
 from common.serving.signatures import NOT_A_CALL, Signatures
 from common.serving.steps import Planned, Steps
 from common.spec import Features, PagedBatch, SpecError
-from common.spec.feature_rules import value_conditions
 from common.spec.plain import shown
 from common.spec.refusals import expect_flag, expect_writable
-from common.spec.validation import inputs_of, validate_output
+from common.spec.validation import check_values, inputs_of, validate_output
 from common.spec.validation import validate as validate_batch
 from common.versions import remark
-
-# Check every value of a batch on its device, with one wait at the end.
-
-
-def check_values(batch: PagedBatch, features: Features) -> None:
-    """Raise SpecError for the first invalid entry of lengths, block_table or a feature's tensor.
-
-    The batch is otherwise well formed (`validate(values=False)`). Waits for the device once.
-    """
-    found = _conditions(batch, features)
-    if not found:
-        return
-    verdicts = torch.stack([_first(bad, value) for _, bad, value, _ in found]).tolist()
-    for (name, _, values, allowed), (is_bad, index, number) in zip(found, verdicts, strict=True):
-        if is_bad:
-            width = batch.block_table.shape[1]
-            row = index // width if name == "block_table" else index
-            number = struct.unpack("d", struct.pack("q", number))[0] if values.is_floating_point() else number
-            raise SpecError(f"{name}[{row}]", number, allowed)
-
-
-def _first(bad: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """int64 [3]: whether any entry is bad, the first bad index, and its value: an integer, or the bits of a float64."""
-    bad, value = bad.flatten(), value.flatten()
-    index = bad.to(torch.int32).argmax()
-    number = value[index].double().view(torch.int64) if value.is_floating_point() else value[index].long()
-    return torch.stack([bad.any().long(), index, number])
-
-
-def _conditions(batch: PagedBatch, features: Features) -> list[tuple[str, torch.Tensor, torch.Tensor, str]]:
-    """(argument, bad entries, all entries, allowed), none of them empty, in the order in which they are judged."""
-    starts, lens, table = batch.query_start_loc, batch.seq_lens, batch.block_table
-    num_blocks, block_size = batch.by_token()[0].shape[:2]
-    width = table.shape[1]
-    index = torch.arange(starts.numel(), device=starts.device)
-    before = torch.cat([starts[:1] * 0, starts[:-1]])
-    bad = (starts < before) | ((index == 0) & (starts != 0)) | (starts > batch.num_tokens)
-    allowed = f"0 first, then never less than the entry before, at most the {batch.num_tokens} rows of query"
-    found = [("query_start_loc", bad, starts, allowed)]
-    if batch.num_seqs:
-        pages = (lens - 1) // block_size + 1  # 2^31 - 1 + (block_size - 1) would be negative
-        bad = (lens < 0) | (pages > width)
-        allowed = f"at least 0, and at most {width} pages of {block_size}"
-        found.append(("seq_lens", bad, lens, allowed))
-        used = torch.arange(width, device=table.device).unsqueeze(0) < pages.unsqueeze(1)
-        if table.numel():
-            bad = used & ((table < 0) | (table >= num_blocks))
-            found.append(("block_table", bad, table, f"page ids from 0 to {num_blocks - 1}"))
-    return found + [tuple(condition) for condition in value_conditions(batch, features)]
-
 
 LEVELS = ("off", "host", "full")
 _MISSED = object()  # no tape, or none for this call
@@ -188,10 +136,7 @@ class PagedAttention:
     def _traced(self, portable: bool, inputs: tuple, hints: tuple, how: tuple, written: tuple) -> torch.Tensor:
         out, lse, workspace = written
         written = (out, lse, self.workspace if workspace is None else workspace)
-        return traced(self._family(portable).name, inputs, hints, *how, written, self.plan)
-
-    def _family(self, portable: bool) -> Family:
-        return self.family.portable if expect_flag(portable, "portable") else self.family
+        return traced(self.family.asked(portable).name, inputs, hints, *how, written, self.plan)
 
     def _where(self, query: torch.Tensor) -> tuple[Any, int]:
         """Whose memory a step's plan lies in (here each stream's own), and the graph that it is captured into."""
@@ -247,7 +192,7 @@ class PagedAttention:
     def _prepare(
         self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool, written: tuple
     ) -> Prepared:
-        return Prepared.of(self._family(portable), batch, features, buffer)
+        return Prepared.of(self.family.asked(portable), batch, features, buffer)
 
     def _launch(
         self,

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -31,11 +30,11 @@ from common.serving.cdna import settled
 from common.serving.grid import INVARIANT, decided_by, few_keys, reachable_stats, seen
 from common.serving.pieces import changed, few_segments
 from common.serving.stamps import stamp
-from common.serving.tape import Launch
 from common.serving.winners import Winners, built
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, asked_of, planned
 from common.spec.metadata import EVERY_KEY, BatchStats
+from common.spec.refusals import expect_flag
 from common.spec.toolchain import RefusedCompiler, refusal
 
 UNTUNED = "untuned default"
@@ -109,14 +108,12 @@ class Family:
     kernels: names, in the order in which they replace a kernel that lacks a feature.
     load: imports a module of the DSL's folder by its name (`q_block`, `heuristics.paper.listing2`), or raises
     ImportError.
-    recorded: a context that lists the JIT's launches on a device (common.serving.tape.Launch).
     of: the name under which winners of this family are kept.
     """
 
     name: str
     kernels: tuple[str, ...]
     load: Callable[[str], Any]
-    recorded: Callable[[torch.device], AbstractContextManager[list[Launch]]]
     of: str = "auto"
     _winners: dict[str, Winners] = field(default_factory=dict)
     _files: dict[str, Learned | None] = field(default_factory=dict)
@@ -128,6 +125,10 @@ class Family:
     def portable(self) -> Family:
         """The family without kernels that run on one vendor's GPUs only."""
         return self
+
+    def asked(self, portable: Any) -> Family:
+        """This family, or `portable` where a caller's flag says so. Raises SpecError for another value."""
+        return self.portable if expect_flag(portable, "portable") else self
 
     def kernel(self, name: str) -> Any:
         return self.load(name)

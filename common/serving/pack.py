@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import platform
 import sys
 import sysconfig
@@ -31,12 +30,6 @@ FIRST, FORMAT = "diptych.json", 1
 GROUP = "__grp__"  # how Triton lists the files of a kernel, by their whole paths
 TEXTS = (".ttir", ".ttgir", ".llir", ".ptx", ".amdgcn", ".source")  # read by people alone
 MAKE = "make one here: `diptych pack FILE --shape MODEL`"
-
-
-def cache_folder() -> Path:
-    """Where Triton caches code."""
-    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
 
 
 def made_with(device: torch.device) -> dict[str, str]:

@@ -74,7 +74,7 @@ class PageWriter:
             if known is None or known in self._signatures:
                 kernel.launch(write)
                 return
-            with self.family.recorded(device) as launches:
+            with tape.recorded(device) as launches:
                 kernel.launch(write)
             kept = None
             if launches:

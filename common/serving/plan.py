@@ -50,29 +50,19 @@ class Plan(PagedAttention):
     def __init__(
         self,
         family: Family,
-        shape: AttentionShape,
-        max_tokens: int,
-        max_seqs: int,
-        max_seq_len: int,
-        device: torch.device | str,
-        features: Features = _PLAIN,
-        kernel: str | None = None,
-        max_keys: int | None = None,
-        *,
-        one_config: bool = True,
+        *capacity: Any,
         typical_seq_len: int | None = None,
         workspace: torch.Tensor | None = None,
+        **options: Any,
     ) -> None:
-        """As `plan_paged_attention` says. Raises SpecError."""
-        reach = Reach.of(
-            family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys, one_config
-        )
+        """As `plan_paged_attention` says. capacity, options: as `Reach.of` takes them. Raises SpecError."""
+        reach = Reach.of(family, *capacity, **options)
         if typical_seq_len is not None:
             typical_seq_len = expect_integer(typical_seq_len, "typical_seq_len", 1)
         remark(family.name)
         super().__init__(family)
         self.plan = named(self)
-        self.reach, self.shape, self.features, self.kernel = reach, shape, features, kernel
+        self.reach, self.shape, self.features, self.kernel = reach, reach.shape, reach.features, reach.kernel
         self.device = reach.device
         self.max_tokens, self.max_seqs, self.max_seq_len = reach.max_tokens, reach.max_seqs, reach.max_seq_len
         self.typical_seq_len = min(typical_seq_len or self.max_seq_len, self.max_seq_len)
@@ -419,10 +409,9 @@ def planner(family: Family) -> Callable[..., Plan]:
         workspace: shared with another plan that does not run at the same time; `workspace_bytes` gives its size.
         portable: as in `paged_attention`.
         """
-        kernels = family.portable if expect_flag(portable, "portable") else family
         return Plan(
-            kernels, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys,
-            one_config=one_config, typical_seq_len=typical_seq_len, workspace=workspace,
+            family.asked(portable), shape, max_tokens, max_seqs, max_seq_len, device, features, kernel,
+            max_keys, one_config, typical_seq_len=typical_seq_len, workspace=workspace,
         )  # fmt: skip
 
     return plan_paged_attention
@@ -448,10 +437,7 @@ def sizer(family: Family) -> Callable[..., int]:
 
         Allocates nothing. Raises what `plan_paged_attention` raises.
         """
-        kernels = family.portable if expect_flag(portable, "portable") else family
-        reach = Reach.of(
-            kernels, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys, one_config
-        )
-        return reach.num_bytes
+        of = family.asked(portable), shape, max_tokens, max_seqs, max_seq_len, device
+        return Reach.of(*of, features, kernel, max_keys, one_config).num_bytes
 
     return workspace_bytes

@@ -81,7 +81,7 @@ class Prepared:
         if self._recorded[planned]:
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
             return
-        with self.family.recorded(batch.device) as launches, tape.waits(launches, batch.device):
+        with tape.recorded(batch.device) as launches:
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
         self._recorded[planned] = True
         if launches:

@@ -22,6 +22,8 @@ from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
 from common.spec.plain import shown
 from common.spec.refusals import expect, expect_flag, expect_integer
 
+_PLAIN = Features()
+
 
 @dataclass
 class Reach:
@@ -56,10 +58,10 @@ class Reach:
         max_seqs: int,
         max_seq_len: int,
         device: torch.device | str,
-        features: Features,
-        kernel: str | None,
-        max_keys: int | None,
-        one_config: bool,
+        features: Features = _PLAIN,
+        kernel: str | None = None,
+        max_keys: int | None = None,
+        one_config: bool = True,
     ) -> Reach:
         """Raises SpecError."""
         max_tokens = expect_integer(max_tokens, "max_tokens", 1)

@@ -33,7 +33,7 @@ from common.spec.kernel import side_of
 # no triton. They are the same in 3.6 and 3.7 but for the launcher's order of arguments.
 
 
-_patching = threading.Lock()
+patching = threading.RLock()  # of what torch and Triton call
 _unknown = itertools.count(1)
 _launchers: dict[tuple[type, tuple[str, ...]], Any] = {}  # Triton's launchers, by the types of the run-time arguments
 
@@ -74,24 +74,38 @@ class Wait:
 
 
 @contextmanager
-def waits(launches: list[Launch | Wait], device: torch.device) -> Iterator[None]:
-    """In this context, append to `launches` which streams this thread makes wait for each other."""
+def recorded(device: torch.device) -> Iterator[list[Launch | Wait]]:
+    """The launches of this thread through Triton's JIT, Helion's too, as they happen, and which streams it makes wait
+    for each other. Empty where kernels are interpreted.
+
+    `JITFunction.run` is a private hook; tests/common/serving/test_call_kept.py is its canary.
+    """
+    found: list[Launch | Wait] = []
     if not is_taped(device):
-        yield
+        yield found
         return
-    me, original = threading.get_ident(), torch.cuda.Stream.wait_stream
+    from triton.runtime.jit import JITFunction
+
+    me, run_jit, wait = threading.get_ident(), JITFunction.run, torch.cuda.Stream.wait_stream
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        compiled = run_jit(self, *args, grid=grid, warmup=warmup, **kwargs)
+        if threading.get_ident() == me:
+            stream = current_stream(device.index)
+            found.append(Launch.of(self, None if warmup else compiled, grid, args, kwargs, stream))
+        return compiled
 
     def wait_stream(self: torch.cuda.Stream, stream: torch.cuda.Stream) -> None:
-        original(self, stream)
+        wait(self, stream)
         if threading.get_ident() == me:
-            launches.append(Wait(self, stream))
+            found.append(Wait(self, stream))
 
-    with _patching:
-        torch.cuda.Stream.wait_stream = wait_stream
+    with patching:
+        JITFunction.run, torch.cuda.Stream.wait_stream = run, wait_stream
         try:
-            yield
+            yield found
         finally:
-            torch.cuda.Stream.wait_stream = original
+            JITFunction.run, torch.cuda.Stream.wait_stream = run_jit, wait
 
 
 def driver_call(entry: Launch) -> tuple[Callable, tuple, list[tuple[Any, bool]], bool]:

@@ -1,8 +1,19 @@
-"""Write a file for this user alone, whole or not at all, whichever other process writes there."""
+"""Files that are kept between processes: written whole or not at all, and read only if no other user can write them."""
 
 import os
 import tempfile
 from pathlib import Path
+
+
+def triton_cache() -> Path:
+    """Where Triton caches code."""
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
+
+
+def is_ours(found: os.stat_result) -> bool:
+    """Whether a file's owner is this user or root, and no other user may write to it."""
+    return os.name != "posix" or (found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022)
 
 
 def put(path: Path, content: bytes) -> None:

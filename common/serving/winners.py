@@ -18,6 +18,7 @@ from typing import Any
 
 from common.gpus import Gpu
 from common.serving.grid import EIGHTHS, decided_by, few_keys
+from common.serving.whole import is_ours
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats, cdiv
 from common.versions import NEEDS, here
@@ -158,7 +159,7 @@ class Winners:
         if self._file is None or not self._file.exists():
             return ()
         found = self._file.stat()
-        if os.name == "posix" and (found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022):
+        if not is_ours(found):
             raise ValueError("somebody else may write to it")
         if found.st_size > MOST_BYTES:
             raise ValueError(f"found {found.st_size} bytes, allowed {MOST_BYTES}")

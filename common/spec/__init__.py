@@ -5,9 +5,11 @@ In: tensors and host integers of a step. Out: a validated `PagedBatch` with its 
 """
 
 from common.gpus import Gpu
+from common.spec.cdna import Cdna
 from common.spec.features import Features, is_per_token
 from common.spec.paged_batch import AttentionShape, Layout, PagedBatch, SpecError, UnsupportedFeature
 
 __all__ = [
-    "AttentionShape", "Features", "Gpu", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature", "is_per_token",
+    "AttentionShape", "Cdna", "Features", "Gpu", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature",
+    "is_per_token",
 ]  # fmt: skip

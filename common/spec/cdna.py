@@ -31,6 +31,11 @@ class Cdna:
     stream: bool = False
     ilp: bool = False
 
+    def options(self) -> dict[str, Any]:
+        """Options of Triton's compiler for AMD; none of what the config leaves to the compiler."""
+        asked = {"matrix_instr_nonkdim": self.matrix_instr, "waves_per_eu": self.waves_per_eu}
+        return {name: value for name, value in asked.items() if value} | scheduling(self)
+
 
 LEVERS = tuple(field.name for field in fields(Cdna))
 
@@ -38,14 +43,8 @@ ILP = "schedule_hint", "memory-bound-attention"  # of Triton 3.6 to 3.8
 ILP_SINCE_3_9 = "llvm_fn_attrs", "amdgpu-sched-strategy=iterative-ilp"
 
 
-def options(config: Any) -> dict[str, Any]:
-    """Options of Triton's compiler for AMD; none of what a config leaves to the compiler."""
-    asked = {"matrix_instr_nonkdim": config.matrix_instr, "waves_per_eu": config.waves_per_eu}
-    return {name: value for name, value in asked.items() if value} | scheduling(config)
-
-
 def scheduling(config: Any) -> dict[str, str]:
-    """Those of them that Helion has no setting for."""
+    """The options that Helion has no setting for."""
     if not getattr(config, "ilp", False):
         return {}
     name, word = ILP if toolchain("gfx9").triton < (3, 9) else ILP_SINCE_3_9

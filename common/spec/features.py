@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import torch
 
@@ -150,3 +150,29 @@ def of_seqs(features: Features, seqs: int) -> Features:
     """`features` for the first `seqs` sequences: tensors with an entry for each sequence are cut."""
     given = {name: tensor for name in PER_SEQUENCE if (tensor := getattr(features, name)) is not None}
     return replace(features, **{name: tensor[:seqs] for name, tensor in given.items()})
+
+
+WIDEST = 2**30  # no sequence exceeds such a window or chunk; position + window still fits int32
+_AS_GIVEN = ("softcap", "sinks", "alibi_slopes", "spans", "tree_bias", "query_scale", "out_scale")
+
+
+def kernel_operands(features: Features) -> dict[str, Any]:
+    """What the kernels of both DSLs take of the features, by name; None for what is off, whose branch is not
+    compiled."""
+    window, flags, tree = features.sliding_window, features.causal_per_sequence, features.tree_bias
+    chunk = None if features.chunk is None else min(features.chunk, WIDEST)
+    found = {name: getattr(features, name) for name in _AS_GIVEN} | {
+        "non_causal": None if features.causal else 1,
+        "sliding_window": None if window is None else min(window, WIDEST),
+        "alibi_sqrt": 1 if features.alibi_sqrt else None,
+        "chunk": chunk,
+        "chunk_lookback": None if chunk is None else min(features.chunk_lookback, WIDEST // chunk),  # to the first key
+        "causal_per_sequence": flags.view(torch.int8) if flags is not None and flags.dtype == torch.bool else flags,
+        "tree_size": None if tree is None else tree.shape[0],
+    }
+    for name in ("key", "value"):
+        scale = getattr(features, f"{name}_scale")
+        each = is_per_token(scale)
+        found[f"{name}_token_scales"], found[f"{name}_scale"] = (scale, None) if each else (None, scale)
+        found[f"{name}_scale_stride"] = None if scale is None or each else 0 if scale.numel() == 1 else scale.stride(-1)
+    return found

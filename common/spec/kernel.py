@@ -203,20 +203,20 @@ def packed_lanes(batch: PagedBatch) -> int | None:
 
 
 def count_parts(batch: PagedBatch, features: Features) -> int:
-    """Parts in which a kernel multiplies a head (`head_parts.py` of both DSLs): 1 or 2. Caches of 8 bits and scales per
-    token have one."""
+    """The number of parts in which a kernel multiplies a head (`head_parts.py` of both DSLs): 1 or 2; 1 for caches of 8
+    bits and for scales per token."""
     scaled = is_per_token(features.key_scale) or is_per_token(features.value_scale)
     return parts_of(batch.shape) if batch.key_cache.element_size() > 1 and not scaled else 1
 
 
 def parts_of(shape: AttentionShape) -> int:
-    """Parts in which a kernel multiplies a head whose K and V are of the query's dtype: 1 or 2; 1 beside fp8."""
+    """The number of parts of a head whose K and V have the query's dtype: 1 or 2; 1 for an fp8 query."""
     both = shape.head_size in (80, 96) and shape.value_lanes == shape.head_size
     return 2 if both and shape.dtype.itemsize > 1 else 1
 
 
 def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """The rows for the scales of K and of V in a scratch [2, keys]; twice None where scales are not per token."""
+    """Return the rows of a scratch [2, keys] for the scales of K and of V; None where a scale is not per token."""
     asked = features.key_scale, features.value_scale
     return tuple(row if is_per_token(scale) else None for row, scale in zip(scratch, asked, strict=True))
 
@@ -226,16 +226,17 @@ _sides: dict[tuple[int, int], torch.cuda.Stream] = {}
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """The stream beside the device's current one; None where all launches go to one stream: on a CPU, which runs them
-    at once, and on ROCm, whose graphs put branches into one queue (ROCm/rocm-systems#4954) or lose what orders them
-    (#11499)."""
+    """Return the stream that is paired with the device's current one; None where all launches go to one stream.
+
+    That is on a CPU, which runs a launch at once, and on ROCm, whose graphs put branches into one queue
+    (ROCm/rocm-systems#4954) or lose their order (#11499)."""
     one = device.type != "cuda" or torch.version.hip is not None
     return None if one else side_of(torch.cuda.current_stream(device))
 
 
 def side_of(stream: torch.cuda.Stream) -> torch.cuda.Stream:
-    """The stream beside `stream`, always the same one: calls on two streams share none, and a call beside a capture
-    stays out of it."""
+    """Return the stream that is paired with `stream`, always the same one. Two streams never share it, so a call beside
+    a capture stays out of the capture."""
     key = stream.device_index, stream.cuda_stream
     side = _sides.get(key)
     while side is None or side.cuda_stream == stream.cuda_stream:  # torch has few streams and hands them out in turn

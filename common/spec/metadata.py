@@ -45,14 +45,14 @@ class BatchStats:
         return cls(len(lens), sum(queries), queries.count(1), max(queries, default=0), max(seqs, default=0), sum(seqs))
 
 
-def query_start_loc(lens: Lens, device: torch.device | str = "cpu") -> torch.Tensor:
+def query_start_loc(lens: Lens) -> torch.Tensor:
     """int32 [num_seqs + 1]: where each sequence's query tokens start; the last entry is their number."""
-    return torch.tensor([0, *accumulate(query_len for query_len, _ in lens)], dtype=torch.int32, device=device)
+    return torch.tensor([0, *accumulate(query_len for query_len, _ in lens)], dtype=torch.int32)
 
 
-def seq_lens(lens: Lens, device: torch.device | str = "cpu") -> torch.Tensor:
+def seq_lens(lens: Lens) -> torch.Tensor:
     """int32 [num_seqs]."""
-    return torch.tensor([seq_len for _, seq_len in lens], dtype=torch.int32, device=device)
+    return torch.tensor([seq_len for _, seq_len in lens], dtype=torch.int32)
 
 
 def lens_of(starts: torch.Tensor, lengths: torch.Tensor) -> list[tuple[int, int]]:

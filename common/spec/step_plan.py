@@ -40,10 +40,10 @@ PARTS_A_PROGRAM = 2  # Q Blocks' rows of scratch for each program that takes ite
 class Cut:
     """How sequences become items. A class is (query tokens of a Q Block, keys of a tile).
 
-    long: the class of queries of more than `longest_short` tokens. short: of the others; None: they are no items.
-    segments: of a Q Block at most; 0: the device chooses. Then programs: that will take the items of every KV head;
-    rows: of scratch for the parts of one KV head. copied: tiles of one KV head that the scratch for copied keys of long
-    queries holds; 0: nothing is copied.
+    long: the class of queries of more than `longest_short` tokens. short: the class of the others; None: they are left
+    out. segments: the most segments of a Q Block; 0: the device chooses, by `programs`, which take the items of all KV
+    heads, and `rows`, the rows of scratch for the parts of one KV head. copied: how many tiles of one KV head the
+    scratch for copied keys of long queries holds; 0: nothing is copied.
     """
 
     long: tuple[int, int]
@@ -56,7 +56,7 @@ class Cut:
 
     @property
     def unit(self) -> int:
-        """Keys that count as one where Q Blocks of both classes are compared."""
+        """How many keys count as one when Q Blocks of both classes are compared."""
         return max(self.long[1], self.short[1] if self.short else 1)
 
     @property
@@ -65,7 +65,7 @@ class Cut:
         return self.longest_short >= ANY_QUERY
 
     def most_blocks(self, num_tokens: int, num_seqs: int) -> int:
-        """Q Blocks, at most, of sequences that are items; needs no lengths."""
+        """An upper bound on the Q Blocks that become items. Needs no lengths."""
         if self.is_short:
             return num_tokens // self.short[0] + min(num_seqs, num_tokens)
         blocks = num_tokens // self.long[0] + min(num_seqs, num_tokens // (self.longest_short + 1))
@@ -75,12 +75,12 @@ class Cut:
         return blocks
 
     def most_items(self, num_tokens: int, num_seqs: int) -> int:
-        """Entries of a plan, at most."""
+        """An upper bound on the entries of a plan."""
         blocks = self.most_blocks(num_tokens, num_seqs)
         return blocks * self.segments if self.segments else blocks + self.rows
 
     def most_places(self, batch: PagedBatch) -> int:
-        """Items under all KV heads, at most, as far as the batch's shapes say."""
+        """An upper bound on the items under all KV heads, from the batch's shapes."""
         keys = batch.block_table.shape[1] * batch.shape.block_size
         items = self.most_blocks(batch.num_tokens, batch.num_seqs) * max(
             cdiv(keys, min(self.long[1], self.short[1])), 1
@@ -92,7 +92,7 @@ class Cut:
         return torch.zeros((self.most_items(num_tokens, num_seqs), SIZE), dtype=torch.int32, device=device)
 
     def ensure_room(self, plan: torch.Tensor, batch: PagedBatch) -> int:
-        """Entries that a plan of the batch has at most. Raises SpecError where `plan` has not so many."""
+        """Return `most_items` of the batch. Raises SpecError where `plan` has fewer entries."""
         items = self.most_items(batch.num_tokens, batch.num_seqs)
         if plan.shape[0] < items:
             raise SpecError("workspace", f"a plan of {plan.shape[0]} items", f"room for {items}")
@@ -101,7 +101,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class PlannedScratch:
-    """What a kernel needs that takes the items of a plan: the plan, and the sums of Q Blocks that several items share.
+    """The workspace of a kernel that takes items: the plan, and the sums of Q Blocks that several items share.
 
     acc, m, l, float32: unnormalised sums, base-2 row maxima and row sums of each row of a part.
     """
@@ -136,7 +136,7 @@ class PlannedScratch:
 
 
 def scratch_rows(shape: AttentionShape, programs: int, block_m: int) -> int:
-    """Rows of one KV head for the parts of Q Blocks of `block_m` rows."""
+    """The rows of scratch for one KV head's parts of Q Blocks of `block_m` rows."""
     return max(cdiv(PARTS_A_PROGRAM * programs, shape.num_kv_heads), PARTS_A_PROGRAM) * block_m
 
 
@@ -159,6 +159,6 @@ def ensure_capacity(batch: PagedBatch, workspace: PlannedScratch) -> None:
 
 
 def mask_of(features: Features) -> Features:
-    """Those of the features that hide keys: a plan is compiled for no others."""
+    """Return only the features that hide keys, because a plan depends on no others."""
     names = ("causal", "sliding_window", "chunk", "chunk_lookback", "spans", "causal_per_sequence")
     return Features(**{name: getattr(features, name) for name in names})

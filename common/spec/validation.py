@@ -5,6 +5,8 @@ Each refusal is a SpecError naming the argument, what was found and what is allo
 
 from __future__ import annotations
 
+import struct
+
 import torch
 
 from common.spec.feature_rules import check_features, output_dtypes, value_conditions
@@ -117,43 +119,64 @@ def _validate_new_tokens(batch: PagedBatch, shape: AttentionShape) -> None:
             raise SpecError(name, f"an address {behind} bytes behind a multiple of {ALIGNMENT}", "such a multiple")
 
 
-def _validate_sequence(batch: PagedBatch, seq: int, seq_len: int, table: torch.Tensor) -> None:
-    """Check one sequence's number of keys, and the page ids that a launch would follow."""
+def check_values(batch: PagedBatch, features: Features) -> None:
+    """Raise SpecError for the first invalid entry of lengths, block_table or a feature's tensor.
+
+    The batch is otherwise well formed (`validate(values=False)`). Waits for the device once.
+    """
+    found = _conditions(batch, features)
+    if not found:
+        return
+    verdicts = torch.stack([_first(bad, value) for _, bad, value, _ in found]).tolist()
+    for (name, _, values, allowed), (is_bad, index, number) in zip(found, verdicts, strict=True):
+        if is_bad:
+            width = batch.block_table.shape[1]
+            row = index // width if name == "block_table" else index
+            number = struct.unpack("d", struct.pack("q", number))[0] if values.is_floating_point() else number
+            raise SpecError(f"{name}[{row}]", number, allowed)
+
+
+def _first(bad: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """int64 [3]: whether any entry is bad, the first bad index, and its value: an integer, or the bits of a float64."""
+    bad, value = bad.flatten(), value.flatten()
+    index = bad.to(torch.int32).argmax()
+    number = value[index].double().view(torch.int64) if value.is_floating_point() else value[index].long()
+    return torch.stack([bad.any().long(), index, number])
+
+
+def _conditions(batch: PagedBatch, features: Features) -> list[tuple[str, torch.Tensor, torch.Tensor, str]]:
+    """(argument, bad entries, all entries, allowed), none of them empty, in the order in which they are judged."""
+    starts, lens, table = batch.query_start_loc, batch.seq_lens, batch.block_table
     num_blocks, block_size = batch.by_token()[0].shape[:2]
-    expect(seq_len >= 0, f"seq_lens[{seq}]", seq_len, "at least 0")
-    used, width = -(-seq_len // block_size), table.shape[1]
-    allowed = f"at most {width} pages of {block_size} = {width * block_size}"
-    expect(used <= width, f"seq_lens[{seq}]", seq_len, allowed)
-    bad = [page for page in table[seq, :used].tolist() if not 0 <= page < num_blocks]
-    expect(not bad, f"block_table[{seq}]", f"page id {bad[:1]}", f"0 to {num_blocks - 1}")
-
-
-def _validate_values(batch: PagedBatch, features: Features) -> None:
-    starts, lens, table = batch.query_start_loc.tolist(), batch.seq_lens.tolist(), batch.block_table.cpu()
-    expect(starts[0] == 0, "query_start_loc[0]", starts[0], "0")
-    for seq in range(batch.num_seqs):
-        allowed = f"at least the entry before it, {starts[seq]}"
-        expect(starts[seq + 1] >= starts[seq], f"query_start_loc[{seq + 1}]", starts[seq + 1], allowed)
-    allowed = f"at most the {batch.num_tokens} rows of query"
-    expect(starts[-1] <= batch.num_tokens, f"query_start_loc[{batch.num_seqs}]", starts[-1], allowed)
-    for seq, seq_len in enumerate(lens):
-        _validate_sequence(batch, seq, seq_len, table)
-    for name, bad, values, allowed in value_conditions(batch, features):
-        expect(not bool(bad.any()), name, f"{values[bad][:1].tolist()}", allowed)
+    width = table.shape[1]
+    index = torch.arange(starts.numel(), device=starts.device)
+    before = torch.cat([starts[:1] * 0, starts[:-1]])
+    bad = (starts < before) | ((index == 0) & (starts != 0)) | (starts > batch.num_tokens)
+    allowed = f"0 first, then never less than the entry before, at most the {batch.num_tokens} rows of query"
+    found = [("query_start_loc", bad, starts, allowed)]
+    if batch.num_seqs:
+        pages = (lens - 1) // block_size + 1  # 2^31 - 1 + (block_size - 1) would be negative
+        bad = (lens < 0) | (pages > width)
+        allowed = f"at least 0, and at most {width} pages of {block_size}"
+        found.append(("seq_lens", bad, lens, allowed))
+        used = torch.arange(width, device=table.device).unsqueeze(0) < pages.unsqueeze(1)
+        if table.numel():
+            bad = used & ((table < 0) | (table >= num_blocks))
+            found.append(("block_table", bad, table, f"page ids from 0 to {num_blocks - 1}"))
+    return found + [tuple(condition) for condition in value_conditions(batch, features)]
 
 
 def validate(batch: PagedBatch, features: Features, *, values: bool = True) -> None:
     """Refuse a malformed batch before any launch.
 
     `values=False` checks types, shapes, dtypes, strides and devices and never waits for the device; `values=True` also
-    copies query_start_loc, seq_lens and block_table to the host. Raises SpecError naming the argument, what was found
-    and what is allowed.
+    checks every value (`check_values`). Raises SpecError naming the argument, what was found and what is allowed.
     """
     _validate_types(batch)
     _validate_shapes(batch)
     check_features(batch, features)
     if values:
-        _validate_values(batch, features)
+        check_values(batch, features)
 
 
 def inputs_of(batch: PagedBatch, features: Features) -> dict[str, torch.Tensor | None]:

@@ -49,7 +49,7 @@ class SegmentScratch:
 
 
 def partials(workspace: SegmentScratch | None) -> tuple[torch.Tensor | None, ...]:
-    """acc, m and l as a kernel's operands; three times None without scratch."""
+    """Return acc, m and l as a kernel's operands; three times None without scratch."""
     return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
 
 

@@ -13,10 +13,10 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape, Gpu
+from common.spec.features import WIDEST
 from common.spec.kernel import Capacity
 from dsl_helion import q_block
 from dsl_helion.binding import gather_form, kernel, launches, loop_order, operands, run, smallest_block_m
-from dsl_helion.features import WIDEST
 from dsl_helion.q_block import CONTRACT, Config
 
 __all__ = ["CONTRACT", "Config"]

@@ -24,7 +24,6 @@ from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import refusal
 from dsl_triton import auto as portable
 from dsl_triton import parallel_softmax, split
-from dsl_triton.handle import recorded
 from dsl_triton.native import sm90_config, sm90_prefill
 
 SUPPORTS = portable.SUPPORTS
@@ -159,7 +158,7 @@ def _load(name: str) -> Any:
     return Sm90Prefill if name == KERNEL else import_module(f"..{name}", __package__)
 
 
-FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, recorded, of="native.auto")
+FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, of="native.auto")
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)

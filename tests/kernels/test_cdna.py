@@ -18,10 +18,9 @@ from common.spec.metadata import BatchStats
 from common.spec.toolchain import Toolchain
 from compare.static.helion_target import helion_as
 from compare.tune.space import Space, with_levers
-from dsl_helion import handle
+from dsl_helion import binding
 from dsl_helion.binding import loop_order
 from dsl_triton import adjustable_tile, q_block, unpaged
-from dsl_triton.binding import on_cdna
 from dsls import in_helion, in_triton, slow_in_helion
 
 SHAPE = AttentionShape(6, 3, 32, 16, torch.float32)
@@ -92,8 +91,8 @@ def test_every_head_and_block_has_one_program(xcds):
 
 
 def test_a_launch_asks_amds_compiler_for_what_a_config_sets():
-    assert on_cdna(q_block.Config()) == {}
-    asked = on_cdna(q_block.Config(matrix_instr=16, waves_per_eu=2))
+    assert q_block.Config().options() == {}
+    asked = q_block.Config(matrix_instr=16, waves_per_eu=2).options()
     assert asked == {"matrix_instr_nonkdim": 16, "waves_per_eu": 2}
 
 
@@ -114,17 +113,14 @@ def test_the_installed_triton_knows_the_words():
 
 
 @in_helion
-def test_helions_launch_asks_for_it_too(dsl):
-    """Helion has no setting for it: the launcher adds the option, in front of a recording one too."""
+def test_helions_launch_asks_for_it_too(dsl, monkeypatch):
+    """Helion has no setting for it: the launcher adds the option."""
     asked = []
-    handle._recording.launcher = lambda *args, **options: asked.append(options)
-    try:
-        handle.launcher({"schedule_hint": "x"})("function", (1,), num_warps=4)
-        handle.launcher({})("function", (1,), num_warps=4)
-    finally:
-        handle._recording.launcher = None
-    assert asked == [{"num_warps": 4, "schedule_hint": "x"}, {"num_warps": 4}]
-    assert handle.launcher({}) is None
+    monkeypatch.setattr(cdna, "toolchain", lambda arch: Toolchain((3, 6, 0)))
+    monkeypatch.setattr(binding, "default_launcher", lambda *args, **options: asked.append(options))
+    binding.launcher(unpaged.Prefill(ilp=True))["_launcher"]("function", (1,), num_warps=4)
+    assert asked == [{"num_warps": 4, "schedule_hint": "memory-bound-attention"}]
+    assert binding.launcher(unpaged.Prefill()) == {}
 
 
 def test_heads_are_the_slow_axis_of_helions_grid_on_several_dies():

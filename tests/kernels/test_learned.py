@@ -63,7 +63,7 @@ def test_a_damaged_file_is_named_once_and_the_rules_answer(dsl, tmp_path, monkey
     def load(name):
         return folder if name == "heuristics" else family.load(name)
 
-    fresh = Family(family.name, family.kernels, load, family.recorded)
+    fresh = Family(family.name, family.kernels, load)
     row = ROWS[0]
     with pytest.warns(UserWarning, match="found a file without label"):
         found = fresh.choose(row.shape, row.stats, H200, heuristics="learned")

@@ -11,6 +11,7 @@ import stand_in_vllm
 from common.engines import vllm
 from common.engines.options import Options, kernel_of
 from common.serving import pack
+from common.serving.whole import triton_cache
 from common.spec import SpecError
 
 
@@ -112,4 +113,4 @@ def test_a_file_of_compiled_code_is_for_a_gpu_and_put_where_triton_looks(monkeyp
     monkeypatch.setattr(pack, "unpack", lambda *args: asked.append(args) or 3)
     options.unpack(torch.device("cuda"))
     Options.of({}).unpack(torch.device("cuda"))
-    assert asked == [(tmp_path / "a.pack", pack.cache_folder(), {"gpu": "cuda"})]
+    assert asked == [(tmp_path / "a.pack", triton_cache(), {"gpu": "cuda"})]

@@ -7,19 +7,12 @@ import pytest
 from common.mutants import MUTANTS
 from common.mutants.emulation import Edits
 from common.mutants.known import KNOWN
-from common.mutants.mutant import Named, judge
+from common.mutants.mutant import judge
 
 
 def _case(case) -> str:
     """The features and cuts of a case in one line."""
-    if isinstance(case, Named):
-        return f"{case.case.name} {case.segments}x{case.tile}"
-    words = ["_".join(f"q{q}s{s}" for q, s in case.lens), str(case.shape.dtype)[6:]]
-    words += [] if case.causal else ["full"]
-    words += [f"window={case.sliding_window}"] if case.sliding_window else []
-    words += [f"softcap={case.softcap}"] if case.softcap else []
-    words += ["sinks"] if case.sink is not None else []
-    return " ".join([*words, f"{case.segments}x{case.tile}"])
+    return " ".join([case.case.name, *case.case.ask.names(), f"{case.segments}x{case.tile}"])
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -14,7 +14,7 @@ from common.cases.signed import LONG, LONGEST, ROWS, SIGNED
 from common.cases.trial import Trial
 from common.mutants.biased import BIASED, truncated
 from common.mutants.emulation import Edits, Schedule, emulate
-from common.mutants.mutant import Named, judge
+from common.mutants.mutant import Probe, judge
 from common.mutants.right import Rounded
 from common.oracle.reference import reference
 from common.oracle.rounding import PROMOTED, Rounding, unit_roundoff
@@ -92,7 +92,7 @@ def test_one_percent_in_one_token_of_many_keys_is_wrong_under_every_kind_of_cont
 @pytest.mark.parametrize("case", [*LONG, *LONGEST], ids=lambda case: case.name)
 def test_a_kernel_that_promotes_each_tile_is_right_and_one_that_does_not_is_wrong(case):
     """The second where queries are of fp8, as the accumulator is short for their products alone."""
-    run = Named(case, tile=32)
+    run = Probe(case, tile=32)
     found = judge(run, Edits())
     assert found.ok, found.reason
     if case.fp8_query:

@@ -44,7 +44,7 @@ def family(auto=lambda shape, stats, gpu: ("plain", "untuned"), needs_all=frozen
             return types.SimpleNamespace(SUPPORTS=supports, DEFAULT=f"{name}-DEFAULT")
         raise ModuleNotFoundError(f"No module named 'x.{name}'", name=f"x.{name}")
 
-    return Ruled("fake", ("plain", "able"), load, recorded=None, rule=auto)
+    return Ruled("fake", ("plain", "able"), load, rule=auto)
 
 
 @pytest.mark.parametrize(("n", "up"), [(0, 1), (1, 1), (2, 2), (3, 3), (5, 6), (7, 8), (9, 12), (49, 64), (4097, 6144)])

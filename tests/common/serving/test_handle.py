@@ -119,14 +119,14 @@ def test_which_streams_wait_is_heard_in_order_and_of_this_thread_alone(monkeypat
     waited = []
     monkeypatch.setattr(torch.cuda.Stream, "wait_stream", lambda self, other: waited.append(other), raising=False)
     monkeypatch.setattr(handle, "has_jit", lambda device: True)
-    launches, stream = ["a launch"], object()
-    with handle.waits(launches, torch.device("cpu")):
+    stream = object()
+    with handle.recorded(torch.device("cpu")) as launches:
         torch.cuda.Stream.wait_stream("first", stream)
         thread = threading.Thread(target=torch.cuda.Stream.wait_stream, args=("not mine", stream))
         thread.start()
         thread.join()
     torch.cuda.Stream.wait_stream("after", stream)
-    assert launches == ["a launch", Wait("first", stream)] and len(waited) == 3
+    assert launches == [Wait("first", stream)] and len(waited) == 3
 
 
 OPAQUE = {

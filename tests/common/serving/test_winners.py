@@ -54,7 +54,7 @@ def family(kernels):
         for name, size in (("plain", 16), ("able", 8))
     }
     modules |= {"heuristics": types.SimpleNamespace(__path__=[str(kernels / "heuristics")])}
-    return Family("triton", ("plain", "able"), modules.__getitem__, recorded=None)
+    return Family("triton", ("plain", "able"), modules.__getitem__)
 
 
 def winner(kernels, stats=TIMED, **changes):

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from common.cases.batch import make_batch
-from common.serving.call import check_values
 from common.spec import AttentionShape, Features, Layout, SpecError
 from common.spec.feature_rules import CONTRADICTIONS, NEEDS, contradiction
 from common.spec.kernel import MEMBERS, asked_of
 from common.spec.paged_batch import FP8
-from common.spec.validation import validate, validate_output
+from common.spec.validation import check_values, validate, validate_output
 
 SHAPE = AttentionShape(4, 2, 16, 8, torch.float16)
 LENS = [(1, 9), (3, 20), (0, 0)]
@@ -146,7 +145,7 @@ def test_malformed_features_are_refused_by_name(case):
     features, argument, kv_dtype = MALFORMED[case]
     with pytest.raises(SpecError) as refused:
         validate(batch_of(kv_dtype), features)
-    assert refused.value.argument == argument
+    assert refused.value.argument.partition("[")[0] == argument
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""The static grid of both DSLs: how a batch is cut into items, the scratch, and which launch follows which.
+
+In: a DSL's kernels. Out: `workspace`, `prepare` and `launch` of its module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from common.choice.legal import value_parts
+from common.gpus import warp_size
+from common.spec import AttentionShape, PagedBatch
+from common.spec.kernel import Capacity, beside, join, side_stream
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY
+from common.spec.step_plan import Cut, PlannedScratch, ensure_capacity, scratch_rows
+from common.spec.workspaces import CopyScratch
+
+
+@dataclass(frozen=True)
+class StaticGrid:
+    """What a DSL brings; configs are those of its static_grid.py.
+
+    sized: rows of a Q Block and keys of a tile that the kernels really have for a part of a config. padded: lanes of
+    the copy for so many lanes of K or V. make_plan, merge_parts: of its files of these names. attend_pages: launches
+    the items of a list, through pages. attend_copied: copies, launches the items whose keys are in the copy, and
+    returns whether the shapes allow other long queries.
+    """
+
+    sized: Callable[[Any, AttentionShape], tuple[int, int]]
+    padded: Callable[[int], int]
+    make_plan: Callable[..., int]
+    attend_pages: Callable[..., None]
+    attend_copied: Callable[..., bool]
+    merge_parts: Callable[..., None]
+
+    def workspace(self, shape: AttentionShape, capacity: Capacity, config: Any) -> PlannedScratch:
+        """The plan and its scratch, which does not grow with the lengths of sequences, and room for
+        `capacity.num_keys` copied keys."""
+        copied, parts, copy = config.copied, [config.decode, config.prefill], None
+        if copied.least_tokens:
+            parts.append(copied)
+        if 0 < copied.least_tokens <= capacity.num_tokens:
+            lanes = self.padded(shape.head_size), self.padded(shape.value_lanes)
+            copy = CopyScratch.up_to(capacity, shape, self.sized(copied, shape)[1], 1, 0, lanes, None)
+        rows = scratch_rows(shape, config.programs, max(self.sized(part, shape)[0] for part in parts))
+        short = self._class(config.decode, shape)
+        return PlannedScratch.up_to(capacity, shape, Cut(short, SHORT_QUERY, short, rows=rows), copy)
+
+    def prepare(self, batch: PagedBatch, features: Any, config: Any, workspace: PlannedScratch) -> PlannedScratch:
+        """The plan of a step, which all its layers may share. Raises SpecError for a batch beyond the capacity."""
+        ensure_capacity(batch, workspace)
+        self.make_plan(workspace.plan, workspace.counters, batch, features, self.cut(batch, config, workspace))
+        return replace(workspace, planned=True)
+
+    def launch(self, batch, features, out, config, workspace, lse) -> None:
+        """Write out (and lse) of every query token."""
+        if not workspace.planned:
+            self.prepare(batch, features, config, workspace)
+        cut = self.cut(batch, config, workspace)
+        side = None if cut.is_short else side_stream(batch.device)
+        with beside(side):
+            self.attend_pages(batch, features, out, config, workspace, lse, cut, "short")
+        if not cut.is_short:
+            if not cut.copied or self.attend_copied(batch, features, out, config.copied, workspace, lse, cut):
+                self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
+            join(side)
+        overlap = {"overlap": config.overlap and cut.is_short} if hasattr(config, "overlap") else {}
+        self.merge_parts(batch, features, out, workspace, cut, lse, **overlap)
+
+    def cut(self, batch: PagedBatch, config: Any, workspace: PlannedScratch) -> Cut:
+        """How sequences become items; by the hints of a capture, not by a batch's lengths."""
+        shape, copied, rows = batch.shape, config.copied, len(workspace.acc)
+        short = self._class(config.decode, shape)
+        if batch.stats.max_query_len <= SHORT_QUERY:
+            return Cut(short, ANY_QUERY, short, programs=config.decode.programs or config.programs, rows=rows)
+        if workspace.copy is None or batch.num_tokens < copied.least_tokens or not self._is_whole(batch, copied):
+            programs = config.prefill.programs or config.programs
+            return Cut(self._class(config.prefill, shape), SHORT_QUERY, short, programs=programs, rows=rows)
+        long = self._class(copied, shape)
+        tiles = len(workspace.copy.key) // (shape.num_kv_heads * long[1])
+        return Cut(long, SHORT_QUERY, short, programs=copied.programs, rows=rows, copied=tiles)
+
+    def _is_whole(self, batch: PagedBatch, copied: Any) -> bool:
+        """Whether one program sums all lanes of V."""
+        threads, values = copied.num_warps * warp_size(batch.device), batch.shape.value_lanes
+        return len(value_parts(self.sized(copied, batch.shape)[0], copied.tile_size, threads, values)) == 1
+
+    def _class(self, part: Any, shape: AttentionShape) -> tuple[int, int]:
+        """Query tokens of a Q Block, keys of a tile."""
+        rows, tile_size = self.sized(part, shape)
+        return rows // shape.queries_per_kv, tile_size
