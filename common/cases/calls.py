@@ -114,6 +114,9 @@ def _operands(batch: PagedBatch, features: Features) -> Inputs:
         features.sinks.add_(1.0)
     if features.causal_per_sequence is not None:
         features.causal_per_sequence.copy_(features.causal_per_sequence == 0)
+    if features.spans is not None:  # each ends earlier: none hides what it did not, nor meets another
+        first, last = features.spans.unbind(-1)
+        last.copy_(torch.where(first < last, (first + last) // 2, last))
     return batch, features
 
 
@@ -130,7 +133,7 @@ CHANGES: dict[str, Callable[[PagedBatch, Features], Inputs]] = {
     "key": _negate("key_cache", "key"), "value": _negate("value_cache", "value"), "query": _negate("query"),
     "table": _table, "lengths": _lengths, "starts": _starts, "operands": _operands, "numbers": _numbers,
 }  # fmt: skip
-_OPERANDS = (*_FACTORS, "sinks", "causal_per_sequence")
+_OPERANDS = (*_FACTORS, "sinks", "causal_per_sequence", "spans")
 _CHANGED = {  # the tensors that a change writes to
     "key": ("key_cache", "key"), "value": ("value_cache", "value"), "query": ("query",), "table": ("block_table",),
     "lengths": ("seq_lens",), "starts": ("query_start_loc",), "operands": _OPERANDS, "numbers": (),

@@ -36,6 +36,8 @@ _TWO_HEADS = {"heads": (2, 1)}
 # Longer than any case that is not large, and scratch that a longer batch left behind.
 LONG = named("keys-4500", lens=((1, 4500), (1, 40)), **_TWO_HEADS)
 LONG_PLANTED = named("keys-4500-planted", lens=((1, 4500), (3, 300), (1, 40)), head_size=128, fill=planted)
+# As long as the contexts that models are sold with, in a form that a CPU can count: at `full`.
+LONGEST = named("keys-1048579", lens=((1, 1048579), (2, 40)), heads=(1, 1), head_size=8, block_size=64)
 LENGTHS = named("lengths-1-to-200", lens=decodes(*range(1, 201)), head_size=16, block_size=8)  # in one batch
 _CODES = {"lens": ((1, 45), (5, 90), (18, 130)), "fill": every_code}
 _E4M3, _FNUZ, _E5M2 = FP8
@@ -53,7 +55,7 @@ BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the s
     AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
 }
 ELSEWHERE = "prefill-and-decode-alternate"  # whose first call is repeated in another process
-_OWN = (LONG, LONG_PLANTED, LENGTHS, RUNS, AFTER_LONGER, AFTER_MORE, *CODES)
+_OWN = (LONG, LONG_PLANTED, LONGEST, LENGTHS, RUNS, AFTER_LONGER, AFTER_MORE, *CODES)
 KIT_CASES = tuple(case for case in (*CASES, *_OWN, *SIGNED, *SWEPT) if case.refused is None)
 BY_NAME = {case.name: case for case in KIT_CASES}
 # Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
@@ -69,6 +71,7 @@ SMOKE = (
     "scratch-after-longer", "scratch-after-more", "company-decodes", "company-prompt", "company-shared-prefix",
     "invariant-decodes", "invariant-prompt", "invariant-shared-prefix", "values-keys-past-fp16",
     "values-logits-far-below",
+    "spans-apart", "tree-larger-than-the-query",
     "values-seen-nan", "values-seen-inf", "keys-seen-nan", "query-nan", "fp8-values-seen-nan",
     *(case.name for case in (*OFTEN, *SWEPT, *CODES)), LENGTHS.name, RUNS.name,
 )  # fmt: skip
@@ -104,7 +107,7 @@ def quick() -> list[str]:
 
 def _dtypes(case: Case) -> tuple[torch.dtype, ...]:
     """In which a case is asked at `full`: in their own, where it is long."""
-    return (case.dtype,) if case in (*SIGNED, *SWEPT) else DTYPES
+    return (case.dtype,) if case in (LONGEST, *SIGNED, *SWEPT) else DTYPES
 
 
 def is_made(case: Case) -> bool:

@@ -1,0 +1,50 @@
+"""What masks by a tensor is asked for its strides, and for what lies there now, where a mistake shows."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from common.kit import levels
+from common.kit.inside import Asked
+from common.mutants.emulation import Schedule, emulate
+
+SPANS, TREE = (levels.BY_NAME[name] for name in ("spans-apart", "tree-larger-than-the-query"))
+
+
+def dense(tensor):
+    """What a kernel reads that takes rows to be one behind the other."""
+    return torch.as_strided(tensor, tensor.shape, torch.empty(tensor.shape, device="meta").stride())
+
+
+def kernel(name, change):
+    """The emulation under a changed tensor of its features."""
+
+    def launch(batch, features, out, lse):
+        changed = {name: change(getattr(features, name))}
+        emulate(batch, replace(features, **changed), out, lse=lse)
+
+    return launch
+
+
+def kept():
+    """What was there when the address was first met."""
+    found = {}
+    return lambda tensor: found.setdefault(tensor.data_ptr(), tensor.clone())
+
+
+@pytest.mark.parametrize(("case", "name"), [(SPANS, "spans"), (TREE, "tree_bias")], ids=lambda one: str(one)[:20])
+def test_strides_and_values_by_address_are_found(case, name):
+    assert case.name in levels.SMOKE
+    assert Asked.of(case).why_not(kernel(name, lambda tensor: tensor)) == ""
+    assert "call 1" in Asked.of(case).why_not(kernel(name, dense))
+    assert "call 3, other operands" in Asked.of(case).why_not(kernel(name, kept()))
+
+
+@pytest.mark.slow
+def test_the_last_keys_of_a_million_are_asked():
+    def launch(batch, features, out, lse):
+        shorter = torch.where(batch.seq_lens > 2**17, batch.seq_lens - 64, batch.seq_lens)
+        emulate(batch.replace(seq_lens=shorter), features, out, Schedule(4096, 4), lse=lse)
+
+    assert "call" in Asked.of(levels.LONGEST).why_not(launch)
