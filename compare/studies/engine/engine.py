@@ -33,7 +33,7 @@ import torch
 
 from common import gpus
 from common.engines.options import kernel_of
-from common.process import Child, Lost
+from common.process import Child, Lost, end_all
 from common.spec import SpecError
 from common.versions import Unsuitable
 from compare.exits import NO_GPU, NOTHING, OK, USAGE, WRONG, say, terminable
@@ -61,6 +61,7 @@ PROMPT, MAX_SEQ_LEN = 500, 8192  # tokens
 PASSES = 2  # over the requests of a trace
 REPEATS = 3  # passes up to 800 tokens out
 REQUESTS = 300  # of a trace
+ROW_S = 3.0  # that a row of an interrupted engine may take
 LOG_TAIL = 2500  # characters of a lost engine's output: the error is above its frames
 SERVING_LIMIT_S = 120.0  # of one pass over them
 
@@ -154,10 +155,11 @@ def _left(rows: Sequence[dict[str, Any]], task: dict[str, Any], part: str, numbe
 
 
 def one_engine(
-    run: Run, task: dict[str, Any], deadline: float, began: threading.Event, command: Sequence[str],
-    said: Callable[[str], None],
+    run: Run, task: dict[str, Any], deadline: float, began: threading.Event, stopped: threading.Event,
+    command: Sequence[str], said: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Run an engine's process and keep its rows. began: set at its first row or at its end."""
+    """Run an engine's process and keep its rows. began: set at its first row or at its end. stopped: set where all
+    processes are ended from outside."""
     name = f"{task['name']}:{task['graphs']}"
     process = Child(command, dict(os.environ), name=name)
     try:
@@ -171,11 +173,13 @@ def one_engine(
         who = {"engine": task["name"], "graphs": task["graphs"]}
         if lost.code == 0:
             run.add({"part": "end", "parts": task["parts"]} | who)
-        elif time.time() >= deadline:
-            run.add({"part": "cut", "status": "cut", "reason": "the time given by --budget was over"} | who)
-            said(f"{name}: cut: the time given by --budget was over; the next call goes on with what is left")
+            return
+        tail = lost.log_tail[-LOG_TAIL:]
+        if stopped.is_set() or time.time() >= deadline:
+            why = "the call was interrupted" if stopped.is_set() else "the time given by --budget was over"
+            run.add({"part": "cut", "status": "cut", "reason": why, "log": tail} | who)
+            said(f"{name}: cut: {why}; the next call goes on with what is left")
         else:
-            tail = lost.log_tail[-LOG_TAIL:]
             run.add({"part": "lost", "status": lost.status, "reason": lost.reason, "log": tail} | who)
             said(f"{name}: {lost.status}: {lost.reason}\n{tail}")
     finally:
@@ -184,21 +188,29 @@ def one_engine(
 
 
 def all_engines(run: Run, tasks: Sequence[dict[str, Any]], deadline: float, command: Sequence[str]) -> None:
-    """Measure the engines one after another; the next process imports while one measures."""
-    threads = []
-    for task in tasks:
-        if time.time() > deadline:
-            print(f"left out: {task['name']}:{task['graphs']}", file=sys.stderr)
-            continue
-        began = threading.Event()
-        arguments = (run, task, deadline, began, command, lambda text: print(text, file=sys.stderr, flush=True))
-        threads.append(threading.Thread(target=one_engine, args=arguments, daemon=True))
-        threads[-1].start()
-        while not began.wait(0.2):
-            pass
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.2)
+    """Measure the engines one after another; the next process imports while one measures. Interrupted, it ends the
+    processes and keeps a row of each that says where it was."""
+    threads, stopped = [], threading.Event()
+    try:
+        for task in tasks:
+            if time.time() > deadline:
+                print(f"left out: {task['name']}:{task['graphs']}", file=sys.stderr)
+                continue
+            began, said = threading.Event(), lambda text: print(text, file=sys.stderr, flush=True)
+            arguments = (run, task, deadline, began, stopped, command, said)
+            threads.append(threading.Thread(target=one_engine, args=arguments, daemon=True))
+            threads[-1].start()
+            while not began.wait(0.2):
+                pass
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.2)
+    except KeyboardInterrupt:
+        stopped.set()
+        end_all()
+        for thread in threads:
+            thread.join(ROW_S)
+        raise
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,9 @@
 """The study of engines: rows of a pretended engine, the counter's weights, what is refused, the page of its rows."""
 
+import _thread
 import argparse
 import sys
+import threading
 import types
 from dataclasses import replace
 
@@ -253,6 +255,18 @@ def test_rows_are_kept_as_they_come_and_an_engine_that_ended_is_not_run_again(tm
     lost = [row for row in again.rows if row["part"] == "lost"]
     assert [(row["engine"], row["status"]) for row in lost] == [("vllm_triton", "crash")]
     assert page.bad(again.rows) and not page.bad([row for row in again.rows if row["engine"] != "vllm_triton"])
+
+
+def test_an_interrupted_study_keeps_a_row_of_where_each_engine_was(tmp_path):
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    asleep = "import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(60)"
+    threading.Timer(1.0, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.all_engines(run, tasks("triton/auto"), 1e12, [sys.executable, "-c", asleep])
+    run.close()
+    (row,) = page.read(tmp_path / engine.LINES)
+    assert (row["part"], row["reason"], row["log"].strip()) == ("cut", "the call was interrupted", "loading")
+    assert not page.bad([row])
 
 
 def test_a_study_that_was_cut_goes_on_with_the_steps_that_no_row_answers(tmp_path):
