@@ -56,7 +56,7 @@ def test_over_a_socket_what_it_prints_is_its_log(started):
         ("sys.exit(3)", "crash", "the process exited with 3", 3),
         ("os.abort()", "crash", "the process died of SIGABRT", -signal.SIGABRT),
         ("os.kill(os.getpid(), 9)", "oom", "the process died of SIGKILL", -signal.SIGKILL),
-        ("time.sleep(60)", "timeout", "no sign of life for 4 s", None),
+        ("time.sleep(60)", "timeout", "no sign of life for 2 s", None),
         ("os.write(2, b'x' * (1 << 21)); time.sleep(60)", "flood", "wrote more than 1 MiB to its output", None),
         ("os.write(1, b'x' * 5000); time.sleep(60)", "crash", "the process closed its output", None),
     ],
@@ -66,7 +66,7 @@ def test_it_is_lost_in_so_many_words(started, monkeypatch, act, status, reason, 
     child = started(f"import os, sys, time\n{act}", flood=1 << 20, longest=1000)
     if status == "crash" and code is None:
         monkeypatch.setattr(child._process, "wait", lambda timeout: None)
-    found = lost(child, 4.0)
+    found = lost(child, 2.0 if status == "timeout" else 10.0)
     monkeypatch.undo()
     assert (found.status, found.reason, found.code) == (status, reason, code)
 

@@ -15,7 +15,7 @@ from common.cases.named import CASES
 from common.spec.paged_batch import DTYPES
 from compare.competitors import registry
 from conformance_cells import on_gpu_daily
-from kernel_cases import cell, meet
+from kernel_cases import cell, here, meet
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
@@ -35,10 +35,7 @@ def _cells():
 
 @pytest.mark.parametrize(("kernel_id", "case", "dtype"), list(_cells()))
 def test_gpu_conformance(kernel_id, case, dtype, record_property):
-    try:
-        registry.load(kernel_id)
-    except registry.Unavailable as reason:
-        pytest.skip(str(reason))
+    here(kernel_id)
     asked = replace(case, dtype=dtype)
     record_property("conformance", cell(kernel_id, asked))
     record_property("conformance", cell(kernel_id, asked, meet(kernel_id, asked)))

@@ -12,6 +12,7 @@ from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
 from compare.competitors import registry
+from kernel_cases import here
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
 TOKENS, SEQS, KEYS = 2048, 32, 4096
@@ -20,10 +21,7 @@ BATCHES = 50
 
 def captured(kernel_id):
     """The kernel, a batch that fills the capacity, its outputs, and the graph of one launch on them."""
-    try:
-        kernel = registry.load(kernel_id)
-    except registry.Unavailable as reason:
-        pytest.skip(str(reason))
+    kernel = here(kernel_id)
     batch = at_capacity([(TOKENS // SEQS, KEYS)] * SEQS, SHAPE, TOKENS, SEQS, KEYS, device="cuda")
     config, _ = registry.default_config(kernel_id, kernel, SHAPE, batch.stats, detect())
     workspace = kernel.workspace(SHAPE, Capacity.of(batch), config)

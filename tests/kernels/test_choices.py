@@ -14,6 +14,7 @@ from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from compare.competitors import registry
 from dsls import in_helion
+from eight_bit_cases import DECODES, SHAPE, STORED
 from kernel_cases import conform
 
 BATCHES = {
@@ -105,3 +106,15 @@ def test_what_a_portfolio_has_is_right(dsl, case) -> None:
     kernel = dsl.module("parallel_softmax")
     for part in rows[::3]:
         conform(kernel, case, dataclasses.replace(kernel.DEFAULT, **part | plain))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=() if n % 3 == 0 else pytest.mark.slow) for n, case in enumerate(STORED)],
+)
+@pytest.mark.slow_in_helion
+def test_what_is_chosen_for_decodes_over_8_bits_is_right(dsl, case) -> None:
+    """Other cases of 8 bits tests/conformance has every day, by another config."""
+    config = family(dsl).named("parallel_softmax", SHAPE, DECODES, H200, "learned").config
+    plain = {"num_segments": 3} | ({"overlap": False} if dsl.name == "triton" else {})
+    conform(dsl.module("parallel_softmax"), case, dataclasses.replace(config, **plain))

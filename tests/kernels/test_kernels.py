@@ -7,10 +7,13 @@ import torch
 
 from calls import assert_right, unwritten
 from common.cases.batch import make_batch
+from common.cases.named import BY_NAME
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import Capacity
+from dsl_helion.ablations import idiomatic
 from dsl_helion.q_block import Config as HelionConfig
 from dsls import in_helion, slow_in_helion
+from kernel_cases import conform
 
 KERNELS = ("naive", "q_block", "parallel_softmax", "split")
 SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
@@ -87,3 +90,19 @@ def test_the_widest_window_is_no_window(dsl, name: str, causal: bool) -> None:
     batch = make_batch([(1, 30), (4, 20), (2, 0)], SHAPE)
     widest, plain = (run(dsl.module(name), batch, Features(causal=causal, sliding_window=w)) for w in (2**31 - 1, None))
     assert torch.equal(widest[0], plain[0]) and torch.equal(widest[1], plain[1])
+
+
+ABLATED = (
+    "one-empty-sequence",
+    "query-128",
+    "non-causal-with-window",
+    "values-unseen-nan",
+    "unaligned-and-odd-strides",
+)
+
+
+@in_helion
+@pytest.mark.parametrize("case", ["everything-at-once", *map(slow_in_helion, ABLATED)])
+def test_the_ablation_of_helion_alone_conforms(dsl, case: str) -> None:
+    """A ratio of 5, one of 1, keys that no row sees, strides that only two indices reach."""
+    conform(idiomatic, BY_NAME[case], idiomatic.DEFAULT)

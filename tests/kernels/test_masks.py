@@ -160,7 +160,7 @@ def test_a_chunk_prunes_what_lies_before_it_and_nothing_else(dsl, chunk: int, lo
         assert (first_key, end_key) == (max(0, (context // chunk - lookback) * chunk), max(0, context + rows))
 
 
-@pytest.mark.parametrize("window", [None, 2], ids=["full", "window"])
+@pytest.mark.parametrize("window", [slow_in_helion(None), 2], ids=["full", "window"])
 def test_spans_open_what_a_mask_hides_and_end_with_the_sequence(dsl, window: int | None) -> None:
     spans = torch.tensor([[[0, 0], [2, 9], [10, 40]], [[5, 5], [1, 0], [0, 0]]], dtype=torch.int32)
     judge(dsl, Features(spans=spans, sliding_window=window), (0, 1))
@@ -168,7 +168,7 @@ def test_spans_open_what_a_mask_hides_and_end_with_the_sequence(dsl, window: int
 
 @pytest.mark.parametrize(
     ("dtype", "window"),
-    [(torch.bool, None), slow_in_helion((torch.bool, 3)), slow_in_helion((torch.int32, None)), (torch.int32, 3)],
+    [(torch.bool, None), *map(slow_in_helion, [(torch.bool, 3), (torch.int32, None), (torch.int32, 3)])],
     ids=str,
 )
 def test_each_sequence_has_a_flag(dsl, dtype: torch.dtype, window: int | None) -> None:

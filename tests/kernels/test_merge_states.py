@@ -32,7 +32,7 @@ def states(tokens: int, heads: int, size: int, dtype: torch.dtype) -> list[torch
     ("tokens", "heads", "size", "dtype"),
     [
         (7, 3, 40, torch.float32),
-        (9, 8, 128, torch.bfloat16),
+        slow_in_helion((9, 8, 128, torch.bfloat16)),
         slow_in_helion((4, 5, 16, torch.float16)),
         slow_in_helion((6, 1, 512, torch.float32)),
     ],

@@ -37,7 +37,7 @@ PROBES = os.pathsep.join(map(str, (HERE / "probes", HERE.parent / "compare" / "s
 class Compilers:
     """compilers(gpu, *jobs): the outcome of each job, by the child that has this process's other jobs for that GPU.
 
-    To start one costs as much as most of what it compiles; a third GPU's takes the place of the one asked longest ago.
+    To start one costs as much as most of what it compiles; a fourth GPU's takes the place of the one asked longest ago.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Compilers:
 
     def __call__(self, gpu: Gpu, *jobs: Compilation) -> list[Outcome]:
         if gpu not in self._of:
-            self.keep(1)
+            self.keep(2)
             waiting: deque = deque()
             self._of[gpu] = waiting, compile_in_child(iter(waiting.popleft, None), gpu)
         self._of[gpu] = waiting, found = self._of.pop(gpu)

@@ -28,6 +28,14 @@ def launch(kernel: Any, case: Case, config: Any, device: torch.device | str, poi
     return trial.out[: int(trial.batch.query_start_loc[-1])]
 
 
+def here(kernel_id: str) -> Any:
+    """The kernel; where it cannot be imported the test is skipped with the reason."""
+    try:
+        return registry.load(kernel_id)
+    except registry.Unavailable as reason:
+        pytest.skip(str(reason))
+
+
 def lacking(kernel: Any, case: Case) -> set[str]:
     """What the case asks of a kernel beyond its SUPPORTS."""
     return (case.asked | {"lse"}) - kernel.SUPPORTS

@@ -29,7 +29,7 @@ def test_a_cheat_does_not_pass(name, child):
     status, words = CHEATS[name]
     kit = Kit(f"kit_cheats:{name}", 11, child)
     assert kit.declared.supports == {"causal"}
-    child.limits = Limits(call_s=3.0 if name == "patched_timer" else 60.0)
+    child.limits = Limits(call_s=2.0 if name == "patched_timer" else 60.0)
     found = kit.once("all-decode")
     assert (found.status, words in found.reason) == (status, True), found
     if name == "patched_check":

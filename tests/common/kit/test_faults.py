@@ -42,7 +42,7 @@ def test_a_fault_is_contained_and_named(name, child):
     kit = Kit(f"kit_faults:{name}", 7, child)
     assert kit.declared.supports  # the import is behind us: what follows is one call
     before = child.started
-    child.limits = Limits(call_s=4.0 if name == "hang" else 60.0, memory=2**32)
+    child.limits = Limits(call_s=2.0 if name == "hang" else 60.0, memory=2**32)
     begun = time.monotonic()
     found = kit.once("batch-1")
     assert (found.status, words.lower() in found.reason.lower()) == (status, True), found

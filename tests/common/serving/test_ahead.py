@@ -72,3 +72,17 @@ def test_children_that_die_or_take_too_long_are_told_and_ended(tmp_path, monkeyp
     assert not Children(work, 1).end()
     slow = Children(work, 1)
     assert not slow.end(0.01) and slow.end()  # nobody is left
+
+
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
+@pytest.mark.parametrize(
+    "capacity",
+    [(1024, 2, 1024), *(pytest.param(n, marks=pytest.mark.slow) for n in ((300, 7, 700), (64, 8, 4096)))],
+    ids=str,
+)
+def test_a_trace_binds_nothing_that_the_warm_up_did_not(dsl, capacity):
+    """A short query beside one of 20 tokens once met partial results that no warm-up had laid by token
+    (warm_up_child.py)."""
+    environment = children.compiling(HERE.parents[2], *sys.path, PYTHONWARNINGS="ignore")
+    said = children.answer([str(HERE / "warm_up_child.py"), dsl, *map(str, capacity)], environment)
+    assert said["warm"] > 10 and said["lacked"] == []

@@ -12,6 +12,7 @@ from common.cases.batch import make_batch
 from common.oracle.reference import reference
 from common.serving.call import PagedAttention
 from common.serving.plan import planner
+from common.serving.prepared import made_for
 from common.serving.scratch import Layout
 from common.spec import AttentionShape, Features, SpecError
 from common.spec import kernel as protocol
@@ -226,3 +227,13 @@ def test_on_rocm_all_launches_go_to_one_stream(monkeypatch):
     assert protocol.side_stream(torch.device("cuda", 0)) is None
     with protocol.beside(None):
         protocol.join(None)
+
+
+OTHER_KEYS = [{"sliding_window": 8}, {"chunk": 16}, {"chunk": 32, "chunk_lookback": 1}, {"causal": False}]
+
+
+@pytest.mark.parametrize("other", [*OTHER_KEYS, {"spans": torch.zeros(3, 1, 2, dtype=torch.int32)}], ids=list)
+def test_a_plan_is_not_taken_for_what_shows_other_keys(other):
+    batch = make_batch(LENS, SHAPE)
+    assert made_for(batch, Features(**other)) != made_for(batch, Features())
+    assert made_for(batch, Features(softcap=3.0)) == made_for(batch, Features())

@@ -138,18 +138,14 @@ def test_who_is_wrong_on_the_next_values_loses_its_time(device):
     assert rows["honest"]["status"] == "ok"
 
 
-def test_a_capture_that_was_promised_and_fails_is_a_crash(device):
+def test_a_capture_that_was_promised_and_fails_is_a_crash_and_without_the_promise_events_take_over(device):
     device.setattr(Replay, "fails", "operation not permitted when stream is capturing")
     row = measured("honest").rows["honest"]
     assert row["status"] == "crash" and "stream is capturing" in row["reason"]
-
-
-def test_without_the_promise_events_take_over_and_say_so(device):
-    device.setattr(Replay, "fails", "operation not permitted when stream is capturing")
     device.setattr(fake_kernels.Honest, "SUPPORTS", fake_kernels.Honest.SUPPORTS - {"full_graph"})
-    row = measured("honest").rows["honest"]
-    assert row["timing"]["timer"] == "events"
-    assert row["timing"]["note"] == "not captured: RuntimeError: operation not permitted when stream is capturing"
+    taken = measured("honest").rows["honest"]["timing"]
+    assert taken["timer"] == "events"
+    assert taken["note"] == "not captured: RuntimeError: operation not permitted when stream is capturing"
 
 
 def test_a_slow_cell_gets_three_launches(device):

@@ -12,7 +12,7 @@ import synthetic_run
 from compare.competitors import registry
 from compare.record.records import Status
 from compare.record.store import read_records
-from compare.report import report, style
+from compare.report import report, sections, style
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +152,12 @@ def test_no_record_has_a_kernel_whose_name_is_markup(kernel):
     row = synthetic_run.failed(synthetic_run.workload(*synthetic_run.LOADS[0][:5]), "triton/naive")
     with pytest.raises(ValueError, match="kernel: found"):
         row.replace(kernel=kernel)
+
+
+def test_the_checker_table_keeps_the_worst_ratio_of_a_kernel_and_of_nothing_is_none():
+    loads = [synthetic_run.workload(label, "decode", 1, 1, keys) for label, keys in (("q1s512", 512), ("q1s2k", 2048))]
+    rows = [
+        synthetic_run.checked(load, "triton/naive", ratio) for load, ratio in zip(loads, (0.25, 0.875), strict=True)
+    ]
+    assert sections.checker_table(rows).markdown.splitlines()[-1] == "| `triton/naive` | bfloat16 | 2 | 0.875 |"
+    assert sections.checker_table([]) is None

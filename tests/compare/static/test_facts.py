@@ -79,7 +79,11 @@ def test_a_row_with_features_is_a_job_that_survives_its_way_to_the_child(label):
     assert Compilation.from_json(job.to_json()) == job
 
 
-def test_a_row_with_fp8_pages_and_an_fp8_output_is_compiled_with_them():
+def test_a_row_with_fp8_pages_and_an_fp8_output_is_compiled_with_them(monkeypatch, compiled):
+    monkeypatch.setattr(
+        static_facts, "compile_in_child", lambda jobs, gpu, limit_s: (compiled(gpu, job)[0] for job in jobs)
+    )
+    monkeypatch.setattr(static_facts, "cores", lambda: 1)
     row = dataclasses.replace(ROWS["4q2k+fp8-out"], lens=((3, 70), (1, 40)))
     cells = [
         Cell(label, dataclasses.replace(row, ask=ask), "triton/q_block")

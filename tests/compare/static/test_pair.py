@@ -107,6 +107,13 @@ def test_every_launch_is_told_with_what_a_warp_issues_for_a_tile():
     assert "32 HMMA 16816 (mma.sync), 1 waits; loads 16 of 128 bits" in told
 
 
+@pytest.fixture
+def shared(monkeypatch, compiled):
+    """Compiles in children that other tests have started."""
+    monkeypatch.setattr(pair, "compile_in_child", lambda jobs, gpu: compiled(gpu, *jobs))
+
+
+@pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("gpu", ["h200", "mi300"])
 def test_two_kernels_are_compiled_and_told(gpu, capsys):
     words = ["explain", "8q1s2k", "--gpu", gpu, "--pair", "triton/q_block", "triton/parallel_softmax"]
@@ -117,6 +124,7 @@ def test_two_kernels_are_compiled_and_told(gpu, capsys):
     assert any("a tile: " in line and " address, " in line for line in lines)
 
 
+@pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize(("words", "code", "said"), [
     (["--pair", "triton/q_blok", "triton/naive", "--gpu", "h200"], 2, "triton/q_blok"),
     (["--pair", "triton/q_block", "triton/naive"], 3, "--gpu h200"),

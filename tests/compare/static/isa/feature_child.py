@@ -1,8 +1,8 @@
 """Compiles a kernel for a GPU that is not here on named cases of features, runs each in the model and judges it.
 
-A process of its own: one that interprets cannot compile. Argument: JSON with gpu, kernel, cases (names) and, where
-asked, `without`, a mnemonic that is left out of the code. Prints JSON: {case: verdict}, `ok`, `refused: ` with the
-mnemonic and why, or what is wrong.
+A process of its own: one that interprets cannot compile. Argument: JSON with gpu, kernel, cases (names), `more`, where
+asked ({kernel: names}), and `without`, where asked, a mnemonic that is left out of the code. Prints JSON:
+{case: verdict}, `ok`, `refused: ` with the mnemonic and why, or what is wrong.
 """
 
 import json
@@ -50,10 +50,10 @@ def verdict(kernel_id, case, gpu, dropped):
 
 def main(asked):
     gpu, named = resolve(asked["gpu"]), {case.name: case for case in CASES}
-    found = {}
-    for name in asked["cases"]:
+    found, kernels = {}, {asked["kernel"]: asked["cases"]} | asked.get("more", {})
+    for kernel, name in ((kernel, name) for kernel, names in kernels.items() for name in names):
         begin = time.perf_counter()
-        found[name] = verdict(asked["kernel"], named[name], gpu, asked.get("without"))
+        found[name] = verdict(kernel, named[name], gpu, asked.get("without"))
         print(f"{time.perf_counter() - begin:6.1f} s  {name}: {found[name]}", file=sys.stderr, flush=True)
     print(json.dumps(found))
 

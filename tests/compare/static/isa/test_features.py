@@ -52,12 +52,8 @@ def wrong(found):
     return {name: verdict for name, verdict in found.items() if verdict != "ok"}
 
 
-def test_quantised_caches_queries_and_outputs():
-    assert not wrong(verdicts(gpu="mi300", cases=DAILY))
-
-
-def test_decodes_in_segments():
-    assert not wrong(verdicts(gpu="mi300", kernel="triton/parallel_softmax", cases=DECODES))
+def test_quantised_caches_queries_and_outputs_and_decodes_in_segments():
+    assert not wrong(verdicts(gpu="mi300", cases=DAILY, more={"triton/parallel_softmax": DECODES}))
 
 
 @pytest.mark.slow
