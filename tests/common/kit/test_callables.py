@@ -28,7 +28,11 @@ def kit_of(name, child):
     return Kit(f"kit_callables:{name}", SEED, child)
 
 
-EVERY_DAY = tuple(case for case in levels.SMOKE if case in set.union(*EXPECTED.values())) + levels.SMOKE[::12]
+EVERY_DAY = (
+    tuple(case for case in levels.SMOKE if case in set.union(*EXPECTED.values()))
+    + levels.SMOKE[::12]
+    + ("axes-10", "axes-40")
+)
 
 
 @pytest.mark.parametrize("cases", [EVERY_DAY, pytest.param(levels.SMOKE, marks=pytest.mark.slow)], ids=len)
