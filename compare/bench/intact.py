@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,9 +36,10 @@ class Rejected(Exception):
         self.status, self.reason = status, reason
 
 
-def _code(value: Any) -> Any:
+def _function(value: Any) -> FunctionType | None:
+    """The function whose code a method, a property or a function runs; None of what is not written in Python."""
     value = getattr(value, "__func__", value.fget if isinstance(value, property) else value)
-    return value.__code__ if isinstance(value, FunctionType) else None
+    return value if isinstance(value, FunctionType) else None
 
 
 def _places() -> Iterator[Place]:
@@ -48,31 +49,44 @@ def _places() -> Iterator[Place]:
                 if isinstance(value, FunctionType | type):
                     yield module, name
                 if isinstance(value, type) and value.__module__.startswith(PACKAGES):
-                    yield from ((value, inner) for inner, method in vars(value).items() if _code(method))
+                    yield from ((value, inner) for inner, method in vars(value).items() if _function(method))
     yield from ((owner, name) for owner, names in OTHERS for name in names)
 
 
-def _found(place: Place) -> Any:
-    owner, name = place
-    return vars(owner).get(name, getattr(owner, name, None))
+class Kept(NamedTuple):
+    """What an owner has under a name: in its own namespace or, where that lacks it, from a base."""
+
+    owner: Any
+    name: str
+    own: Mapping[str, Any]
+    value: Any
+    function: FunctionType | None
+    code: Any
+
+    @classmethod
+    def of(cls, owner: Any, name: str) -> Kept:
+        own = vars(owner)
+        value = own[name] if name in own else getattr(owner, name, None)
+        function = _function(value)
+        return cls(owner, name, own, value, function, function and function.__code__)
 
 
 class Intact:
     """The functions that judge and time, as they are when it is made: before a kernel is imported."""
 
     def __init__(self) -> None:
-        self._kept = {place: (value := _found(place), _code(value)) for place in _places()}
+        self._kept = [Kept.of(*place) for place in dict.fromkeys(_places())]
 
     def changed(self) -> list[str]:
-        """The names of those that are others now, which are put back."""
+        """The names of those that are others now, which are put back. It is asked behind every sample: 0.1 ms."""
         found = []
-        for (owner, name), (value, code) in self._kept.items():
-            now = _found((owner, name))
-            if now is value and _code(now) is code:
+        for owner, name, own, value, function, code in self._kept:
+            now = own[name] if name in own else getattr(owner, name, None)
+            if now is value and (function is None or function.__code__ is code):
                 continue
             found.append(f"{getattr(owner, '__qualname__', owner.__name__)}.{name}")
-            if code is not None:
-                getattr(value, "__func__", value.fget if isinstance(value, property) else value).__code__ = code
+            if function is not None:
+                function.__code__ = code
             setattr(owner, name, value)
         return found
 
