@@ -15,6 +15,8 @@ from torch import Tensor
 from common.engines.options import kernel_of
 from common.spec import SpecError
 from common.spec.metadata import cdiv
+from common.spec.plain import shown
+from common.spec.refusals import expect, expect_tensor
 
 PAGE = 16  # tokens of a page, where the cache's pages have one token each
 _kernel = cache(kernel_of)
@@ -39,9 +41,9 @@ def attention(
     where all pages are full. Returns the output, as q, and the LSE, float32 [tokens, query heads], in base 2. Pages of
     one token are first gathered, K and V, into consecutive memory. Raises SpecError.
     """
-    chosen = _kernel(kernel)
-    if chosen.name is not None:
-        raise SpecError("kernel", repr(kernel), "triton/auto, triton/native.auto or helion/auto")
+    if not isinstance(kernel, str) or _kernel(kernel).name is not None:
+        raise SpecError("kernel", shown(kernel), "triton/auto, triton/native.auto or helion/auto")
+    _expect(q, k_cache, v_cache, kv_indptr, kv_indices, qo_indptr, kv_last_page_len)
     page, counts = k_cache.shape[1], kv_indptr.diff()
     if page == 1:
         seq_lens, num_keys = counts, len(kv_indices)
@@ -61,10 +63,41 @@ def attention(
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
     mean = cdiv(num_keys, max(1, len(counts)))  # a hint: how long each would be if all were alike
     hints = {"max_query_len": longest, "max_seq_len": mean, "total_seq_len": num_keys}
-    out = chosen.module.paged_attention(
+    out = _kernel(kernel).module.paged_attention(
         q, k_cache, v_cache, block_table, qo_indptr, seq_lens.int(), lse=lse, softmax_scale=sm_scale, **hints
     )
     return out, lse.div_(math.log(2.0))
+
+
+def _expect(q: Tensor, k: Tensor, v: Tensor, indptr: Tensor, indices: Tensor, starts: Tensor, last: Tensor) -> None:
+    """Check what the block table is made of: types, sizes and devices, and on a CPU the values. Raises SpecError."""
+    lists = {"kv_indptr": indptr, "kv_indices": indices, "qo_indptr": starts, "kv_last_page_len": last}
+    lists = {name: one for name, one in lists.items() if one is not None or name.startswith("kv_ind")}
+    tensors = {"q": (q, 3), "k_cache": (k, 4), "v_cache": (v, 4)} | {name: (one, 1) for name, one in lists.items()}
+    for name, (tensor, rank) in tensors.items():
+        expect_tensor(tensor, name, rank)
+        expect(tensor.device == q.device, name, f"on {tensor.device}", f"the device of q, {q.device}")
+    for name, one in lists.items():
+        expect(one.dtype in (torch.int32, torch.int64), name, one.dtype, "torch.int32 or torch.int64")
+    expect(v.shape[:3] == k.shape[:3], "v_cache", tuple(v.shape), f"that of k_cache, {tuple(k.shape)}, but for lanes")
+    expect(len(indptr) > 0, "kv_indptr", "no entry", "num_seqs + 1")
+    for name, wanted in (("qo_indptr", len(indptr)), ("kv_last_page_len", len(indptr) - 1)):
+        if name in lists:
+            expect(len(lists[name]) == wanted, name, f"{len(lists[name])} entries", f"{wanted}")
+    if q.is_cpu:
+        _expect_values(k, indptr, indices, last)
+
+
+def _expect_values(k: Tensor, indptr: Tensor, indices: Tensor, last: Tensor | None) -> None:
+    whole = int(indptr[0]) == 0 and bool((indptr.diff() >= 0).all()) and int(indptr[-1]) <= len(indices)
+    allowed = f"0 first, never less, at most the {len(indices)} kv_indices"
+    expect(whole, "kv_indptr", f"{indptr.tolist()!s:.60}", allowed)
+    used = {"kv_indices": (indices[: int(indptr[-1])], 0, len(k) - 1)}
+    if last is not None:
+        used["kv_last_page_len"] = (last[indptr.diff() > 0], 1, k.shape[1])
+    for name, (found, least, most) in used.items():
+        bad = found[(found < least) | (found > most)]
+        expect(not len(bad), name, bad[:1].tolist(), f"{least} to {most}")
 
 
 def _pages(cache: Tensor, kv_indices: Tensor) -> Tensor:
