@@ -73,7 +73,7 @@ _COLUMNS = (
     ("kernel", False), ("status", False), ("evidence", False), ("µs", True), ("spread", True), ("to best", True),
     ("× FA3", True), ("verdict, 99% interval", False), ("GB/s", True), ("TFLOP/s", True), ("of floor", True),
     ("check", True), ("registers", True), ("spills", True), ("shared KiB", True),
-    ("bound .. estimate × spread, not measured", True), ("limiter", False), ("config", False),
+    ("bound .. estimate × spread, µs, not measured", True), ("limiter", False), ("config", False),
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def absent(run: RunData) -> Section | None:
         blocks.append(Fold("Executed in the model of the ISA", (executed,), open=True))
     if unknown := sorted({record.reason for record in run.records if record.status is Status.NOT_EXECUTABLE}):
         blocks.append(
-            Text(f"`not_executable`: the model lacks an instruction, no verdict on the kernel: {'; '.join(unknown)}.")
+            Text(f"`not_executable`: the model could not run these, which is no verdict on them: {'; '.join(unknown)}.")
         )
     blocks.append(Text("Who has this GPU fills the measured column with one command (docs/absent-gpus.md):"))
     blocks.append(Code(f"python -m compare.run --gpu {run.gpu} --require-gpu"))

@@ -48,6 +48,12 @@ def guide(run: RunData) -> Iterator[str]:
             "Compiled for the named GPU and checked on the CPU: interpreted cells ran the algorithm, executed ones the"
             " compiled code in a model of the ISA. No claim about its speed, its races or its hardware follows."
         )
+    if any(fact.get("executed") for record in run.records for fact in record.facts):
+        yield (
+            "Counts of executed code, over a kernel's cells: matrix FLOPs over those of the visible scores; bytes that"
+            " come 16 a lane; loads that a wait leaves in flight; LDS clocks over the fewest that as many words take;"
+            " lines that all L2s fetch over distinct ones. docs/results/mi300/counts.md has those of others' kernels."
+        )
     if any(record.estimate for record in run.records):
         yield (
             "`bound .. estimate × spread`: microseconds of a model, no measurement. First what the GPU's stated peaks"

@@ -3,17 +3,21 @@
     python -m compare study counts --gpu mi300 --out docs/results/mi300/counts.md
 
 The model executes small batches of decodes, drafts, a prompt and a mix under both DSLs' `auto`, and under the Triton
-kernels of others that are installed. Our kernels take the config of a batch of serving's size. `plain`: without the
-levers of CDNA; `settled`: as common/serving/cdna.py sets them on this GPU. The checker judges each call. These are no
-times.
+kernels of others that are installed, or whose files are on PYTHONPATH (compare/competitors/baselines/vllm_files.py,
+aiter_files.py). Our kernels take the config of a batch of serving's size. `plain`: without the levers of CDNA;
+`settled`: as common/serving/cdna.py sets them on this GPU. The checker judges each call. These are no times. A page
+takes about four minutes of one core; with --parts FILE it goes on where it was interrupted.
 Exit codes: 0; 1 where an output of ours is wrong; 2 usage.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +36,15 @@ from common.spec.kernel import Capacity
 from compare.analysis.tables import of_page
 from compare.competitors import registry
 from compare.exits import OK, USAGE, WRONG, refusing, say
+from compare.plan import fingerprint
+from compare.record.store import Busy
 from compare.static.codeobject import CodeFacts, read
 from compare.static.counts.counting import Counts, counting
 from compare.static.counts.l2 import L2
 from compare.static.crosscompile import executing
 from compare.static.isa.errors import NotExecutable
 from compare.studies import template
+from compare.studies.findings import Findings
 from compare.workloads import Workload, parse_lens
 from compare.workloads.cost import cost
 from compare.workloads.workload import empty_output
@@ -53,6 +60,7 @@ ROWS = {
 }
 WAVES = (0, 1, 2, 3, 4)  # of `waves_per_eu`
 SIMDS = 4  # of a unit
+RIGHT = "right"
 KERNELS = ("triton/auto", "helion/auto", "triton/unpaged", "helion/unpaged")
 PEERS = ("baseline/vllm_triton", "baseline/aiter_triton")
 HEADS = ((16, 1), (32, 8), (40, 10), (20, 20), (32, 32))  # of the table on dies
@@ -104,9 +112,10 @@ def line(found: Sequence[Counts], row: Workload, gpu: Gpu) -> list[Any]:
     shapes = sum((one.matrix for one in found), start=type(heavy.matrix)())
     held = heavy.occupancy
     busy = max(int((heavy.work > 0).sum()), 1)
+    issued = [(bool(one.work.any()), sum(one.instructions.values())) for one in found]
     return [
-        sum(sum(one.instructions.values()) for one in found),
-        sum(one.kinds["vector"] for one in found),
+        *(f"{sum(count for products, count in issued if products is which):,}" for which in (True, False)),
+        f"{sum(one.kinds['vector'] for one in found):,}",
         ", ".join(f"{count} of {name}" for name, count in sorted(shapes.items())),
         f"{work / cost(row).flops:.1f}",
         f"{read[16] / max(sum(read.values()), 1):.0%}",
@@ -124,9 +133,10 @@ def line(found: Sequence[Counts], row: Workload, gpu: Gpu) -> list[Any]:
 
 COLUMNS = (
     ("row", False), ("kernel", False), ("config", False), ("output", False), ("wave instructions", True),
-    ("vector", True), ("MFMA", False), ("matrix work", True), ("16 B", True), ("lines", True), ("ahead", True),
-    ("page id", True), ("K and V", True), ("LDS", True), ("clocks of a program: LDS, matrix", True),
-    ("hinted loads", True), ("registers", True), ("programs a unit", True), ("spills", True),
+    ("of launches without MFMA", True), ("vector", True), ("MFMA", False), ("matrix work", True), ("16 B", True),
+    ("lines", True), ("ahead", True), ("page id", True), ("K and V", True), ("LDS", True),
+    ("clocks of a program: LDS, matrix", True), ("hinted loads", True), ("registers", True), ("programs a unit", True),
+    ("spills", True),
 )  # fmt: skip
 
 
@@ -142,47 +152,93 @@ def calls(gpu: Gpu) -> Iterator[tuple[str, str, str, Any, Workload, Any]]:
                 config = how(kernel_id, kernel, large, gpu)
                 told = f"{config.kernel}, " if isinstance(config, Choice) else ""
                 yield name, kernel_id, told + how.__name__, kernel, row, config
-        for kernel_id in PEERS:
-            try:
-                kernel = registry.load(kernel_id)
-            except registry.Unavailable:
-                continue
+        for kernel_id, kernel in peers():
             yield name, kernel_id, "its own", kernel, row, kernel.DEFAULT
 
 
-def by_call(gpu: Gpu) -> tuple[str, list[str]]:
+def peers() -> Iterator[tuple[str, Any]]:
+    """The kernels of others that are here."""
+    for kernel_id in PEERS:
+        with contextlib.suppress(registry.Unavailable):
+            yield kernel_id, registry.load(kernel_id)
+
+
+def _blob(file: str) -> str:
+    """A file's name in git, by which its release is found."""
+    text = Path(file).read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()[:12]
+
+
+class Parts:
+    """Lines of the page by what they follow from: config, source and compiler. With a file, those of earlier calls
+    count. Raises ValueError for a file of another study; Busy."""
+
+    def __init__(self, gpu: Gpu, path: Path | None = None) -> None:
+        import triton
+
+        self._told = f"{gpu.name}, triton {triton.__version__}"
+        self._kept = Findings(path, {"study": "counts"}) if path else None
+        self._known = {one["of"]: one["cells"] for one in self._kept.found} if self._kept else {}
+
+    def cells(self, title: str, kernel_id: str, config: Any, make: Callable[[], list[Any]]) -> list[Any]:
+        """What `make` gives, or gave before."""
+        of = f"{self._told}, {title}, {kernel_id} {fingerprint.source(kernel_id)}, {config}"
+        if of not in self._known:
+            self._known[of] = make()
+            if self._kept:
+                self._kept.add({"of": of, "cells": self._known[of]})
+            print(f"{title} {kernel_id}", flush=True)
+        return self._known[of]
+
+    def close(self) -> None:
+        if self._kept:
+            self._kept.close()
+
+
+def by_call(gpu: Gpu, parts: Parts) -> tuple[str, list[str]]:
     """The table of counts, and what was wrong."""
     body, wrong = [], []
     for name, kernel_id, told, kernel, row, config in calls(gpu):
-        try:
-            found, reason = counted(kernel, row, config, gpu)
-        except NotExecutable as error:
-            body.append([name, f"`{kernel_id}`", told, f"not executable: {error}", *[""] * (len(COLUMNS) - 4)])
-            continue
-        wrong += [f"{kernel_id} on {name}: {reason}"] if reason and registry.is_own(kernel_id) else []
-        said = reason.partition(",")[0].partition(": ")[2] or reason if reason else "right"
-        body.append([name, f"`{kernel_id}`", told, said, *line(found, row, gpu)])
-        print(f"{name} {kernel_id} {told}", flush=True)
+        said, *cells = parts.cells(f"{name}, {told}", kernel_id, config, partial(_judged, kernel, row, config, gpu))
+        wrong += [f"{kernel_id} on {name}: {said}"] if said != RIGHT and registry.is_own(kernel_id) else []
+        body.append([name, f"`{kernel_id}`", told, said, *cells])
     return of_page(COLUMNS, body), wrong
 
 
-def by_waves(gpu: Gpu) -> str:
+def _judged(kernel: Any, row: Workload, config: Any, gpu: Gpu) -> list[Any]:
+    try:
+        found, reason = counted(kernel, row, config, gpu)
+    except NotExecutable as error:
+        return [f"not executable: {error}", *[""] * (len(COLUMNS) - 4)]
+    return [reason.partition(",")[0].partition(": ")[2] or reason or RIGHT, *line(found, row, gpu)]
+
+
+def by_waves(gpu: Gpu, parts: Parts) -> str:
     """Registers, occupancy and scratch of what `auto` takes, by `waves_per_eu`; compiled, not executed."""
     columns = [("row", False), ("kernel", False), ("the compiler's", True), *((f"{n}", True) for n in WAVES[1:])]
     body = []
     for name, kernel_id, told, kernel, row, config in calls(gpu):
         if kernel_id.endswith("/auto") and told.endswith("settled"):
-            each = [compiled(kernel, row, _with(config, waves_per_eu=waves), gpu) for waves in WAVES]
-            body.append([name, f"`{kernel_id}`", *map(_waves, each)])
-            print(f"waves {name} {kernel_id}", flush=True)
+            make = partial(_of_waves, kernel, row, config, gpu)
+            body.append([name, f"`{kernel_id}`", *parts.cells(f"{name}, waves", kernel_id, config, make)])
     return of_page(columns, body)
 
 
+def _of_waves(kernel: Any, row: Workload, config: Any, gpu: Gpu) -> list[str]:
+    return [_waves(compiled(kernel, row, _with(config, waves_per_eu=waves), gpu)) for waves in WAVES]
+
+
 def _waves(found: Sequence[CodeFacts]) -> str:
-    heavy = max(found, key=lambda one: (bool(one.matrix), one.registers))
+    heavy = max(found, key=_loop_work)
     scratch = max(one.scratch_bytes for one in found)
     held = f"{heavy.occupancy.waves / SIMDS:.3g}, {heavy.occupancy.limit}"
     return f"spills {scratch} B" if scratch else f"{heavy.registers}: {held}"
+
+
+def _loop_work(one: CodeFacts) -> int:
+    """Matrix FLOPs of a program's pass of a loop."""
+    warps = one.occupancy.waves // one.occupancy.programs
+    return max((loop.matrix_flops or 0 for loop in one.loops), default=0) * warps
 
 
 def compiled(kernel: Any, row: Workload, config: Any, gpu: Gpu) -> list[CodeFacts]:
@@ -195,7 +251,7 @@ def compiled(kernel: Any, row: Workload, config: Any, gpu: Gpu) -> list[CodeFact
     return found
 
 
-def by_dies(gpu: Gpu) -> str:
+def by_dies(gpu: Gpu, parts: Parts) -> str:
     """What eight L2s fetch for a prompt of 256 tokens, in the grid's order and with heads first."""
     columns = (
         ("heads", False), ("order", False), ("programs", True), ("fetched, 4 MiB", True), ("hits", True),
@@ -206,20 +262,25 @@ def by_dies(gpu: Gpu) -> str:
         row = Workload("dies", ((256, 256),), AttentionShape(*heads, 64, 16, torch.bfloat16))
         for xcds in (1, gpu.xcds):
             config = dataclasses.replace(kernel.DEFAULT, block_m=64, tile_size=64, num_stages=1, xcds=xcds)
-            (one,), _ = counted(kernel, row, dataclasses.replace(config, matrix_instr=16), gpu)
-            large, small = one.l2(L2()), one.l2(SMALL)
-            order = "heads first" if xcds > 1 else "the grid's"
-            cells = [f"{large.times:.2f}", f"{large.hits:.0%}", f"{small.times:.2f}", f"{small.hits:.0%}"]
-            body.append([f"{heads[0]}:{heads[1]}", order, one.programs, *cells, f"{one.unevenness(gpu.xcds):.2f}"])
-            print(f"dies {heads} {order}", flush=True)
+            config = dataclasses.replace(config, matrix_instr=16)
+            order = f"{heads[0]}:{heads[1]}", "heads first" if xcds > 1 else "the grid's"
+            make = partial(_of_dies, kernel, row, config, gpu)
+            body.append([*order, *parts.cells(", ".join(order), "triton/q_block", config, make)])
     return of_page(columns, body)
 
 
-def page(gpu: Gpu) -> tuple[str, list[str]]:
+def _of_dies(kernel: Any, row: Workload, config: Any, gpu: Gpu) -> list[Any]:
+    (one,), _ = counted(kernel, row, config, gpu)
+    both = [cell for found in (one.l2(L2()), one.l2(SMALL)) for cell in (f"{found.times:.2f}", f"{found.hits:.0%}")]
+    return [one.programs, *both, f"{one.unevenness(gpu.xcds):.2f}"]
+
+
+def page(gpu: Gpu, parts: Parts) -> tuple[str, list[str]]:
     """The page, and what was wrong."""
     import triton
 
-    table, wrong = by_call(gpu)
+    table, wrong = by_call(gpu, parts)
+    theirs = [f"`{kernel_id}` {_blob(kernel.FILE)}" for kernel_id, kernel in peers()]
     heads = f"{SHAPE.num_query_heads}:{SHAPE.num_kv_heads}"
     told = {"title": gpu.title, "name": gpu.name, "arch": gpu.arch, "triton": triton.__version__}
     short = {name: ", ".join(f"{q} of {keys}" for q, keys in lens) for name, (lens, _) in ROWS.items()}
@@ -228,26 +289,36 @@ def page(gpu: Gpu) -> tuple[str, list[str]]:
         [[name, short[name], large] for name, (_, large) in ROWS.items()],
     )
     text = template("counts").format(
-        **told, heads=heads, lanes=SHAPE.head_size, batches=batches, calls=table, waves=by_waves(gpu)
+        **told,
+        theirs=", ".join(theirs) or "none",
+        heads=heads,
+        lanes=SHAPE.head_size,
+        batches=batches,
+        calls=table,
+        waves=by_waves(gpu, parts),
     )
     if gpu.xcds > 1:
         small = {"small": SMALL.size // KIB, "slots": SMALL.slots}
-        text += template("dies").format(xcds=gpu.xcds, **small, dies=by_dies(gpu))
+        text += template("dies").format(xcds=gpu.xcds, **small, dies=by_dies(gpu, parts))
     return text, wrong
 
 
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default="mi300", help="mi300 (default), mi350, ...: one whose code the model executes")
     new.add_argument("--out", type=Path, help="the page; else it is printed")
+    new.add_argument(
+        "--parts", type=Path, help="JSONL of what is counted: a later call goes on, and counts what changed"
+    )
 
 
-@refusing(gpus.UnknownGpu)
+@refusing(gpus.UnknownGpu, ValueError, Busy)
 def main(asked: argparse.Namespace) -> int:
     gpu = gpus.resolve(asked.gpu)
     if gpu.arch not in MATRIX_FLOPS:
         say(f"--gpu: found {gpu.name}, allowed one of {', '.join(MATRIX_FLOPS)}")
         return USAGE
-    text, wrong = page(gpu)
+    with contextlib.closing(Parts(gpu, asked.parts)) as parts:
+        text, wrong = page(gpu, parts)
     if asked.out:
         asked.out.write_text(text, encoding="utf-8")
     else:

@@ -2,9 +2,11 @@
 
     python -m compare study estimates --out docs/results/h200/estimates.md
     python -m compare study estimates --gpu mi300 --results results      of runs in results/mi300
+    python -m compare study estimates --published --out docs/results/mi300/estimates.md
 
 Every measured cell of docs/results/h200 and h100 has the facts of the code that was timed. The estimate
 (compare/static/estimate.py) follows from these, the workload and constants with a source each; none is fitted.
+--published: times of AMD GPUs that others published, beside the estimates that were committed before them.
 Exit codes: 0; 2 where a folder of runs cannot be read.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +29,9 @@ from compare.exits import OK, refusing
 from compare.record.folder import ROOT
 from compare.record.records import Record, latest
 from compare.record.store import read_records
-from compare.static.estimate import SPREAD, Estimate, NoEstimate, estimate, machine_of
+from compare.static.estimate import SPREAD, Estimate, LaunchEstimate, NoEstimate, estimate, machine_of
 from compare.studies import template
-from compare.workloads import Workload, suites
+from compare.workloads import Ask, Workload, parse_lens, parse_shape, suites
 from compare.workloads.cost import cost
 
 HELP = "the estimate of GPUs that were here beside their times: spread, rank, what limits"
@@ -37,6 +40,9 @@ FEWEST = 3  # points of a rank correlation
 APART = 1.25  # estimates that say which of two kernels is faster
 HALF = 0.5  # of a time; a resource that takes more is what the time was spent on
 SEEDS = 80  # of the drawn suite
+# One row each under one id: what was timed, by whom; the estimate of our nearest kernel; the time.
+PUBLISHED = ("published_workloads.jsonl", "mi300/predictions.jsonl", "published_timings.jsonl")
+US = {"ms": 1e3, "us": 1.0}
 COLUMNS = (
     ("", False), ("points", True), ("below the floor", True), ("measured / estimate 10%", True), ("50%", True),
     ("90%", True), ("pairs in order", True), (f"{APART} apart", True), ("rank in a row", True),
@@ -81,6 +87,32 @@ def points(gpu: str, results: Path) -> list[dict[str, Any]]:
     return found
 
 
+def published() -> pd.DataFrame:
+    """A point for each time that others published for an AMD GPU; `kernel`: the source, and which of its kernels."""
+    asked, said, timed = (_by_id(RESULTS / name) for name in PUBLISHED)
+    found = []
+    for name, one in asked.items():
+        shape = parse_shape(one["shape"], one["block_size"], one["dtype"])
+        row = Workload(one["workload"], parse_lens(one["workload"]), shape, Ask(sliding_window=one["window"]))
+        launches = tuple(LaunchEstimate(**launch) for launch in said[name]["launches"])
+        estimated = Estimate(said[name]["floor_us"], said[name]["us"], said[name]["limiter"], launches)
+        time_us, gpu = timed[name]["value"] * US[timed[name]["unit"]], gpus.resolve(one["gpu"])
+        source = re.sub(r"-\d*q.*", "", name)
+        each = 2 * shape.num_kv_heads * shape.head_size * shape.dtype.itemsize  # bytes of a key
+        shared = one["distinct_keys"] and one["distinct_keys"] * each
+        found.append({
+            "gpu": gpu.name, "run": source.partition("-")[0], "row": f"{row.id} {one['block_size']}",
+            "kind": row.kind, "kernel": source, "features": f"same {one['match']}", "floor": estimated.floor_us,
+            "estimate": estimated.us, "measured": time_us,
+            "right": limiter(estimated) == spent(row, estimated, time_us, gpu, shared),
+        })  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def _by_id(path: Path) -> dict[str, dict[str, Any]]:
+    return {row["id"]: row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
+
+
 def measured(names: str = GPUS, results: Path = RESULTS) -> pd.DataFrame:
     """The points of GPUs, by names with commas. Raises UnknownGpu; ValueError, where there are none; OSError."""
     found = [point for gpu in names.split(",") for point in points(gpu, results)]
@@ -94,12 +126,13 @@ def limiter(said: Estimate) -> str:
     return said.limiter if said.limiter in ("launch", "bytes", "matrix") else "other"
 
 
-def spent(row: Workload, said: Estimate, time_us: float, gpu: gpus.Gpu) -> str:
-    """What a measured time was spent on: the resource that takes HALF of it at its sustained peak, else `other`."""
+def spent(row: Workload, said: Estimate, time_us: float, gpu: gpus.Gpu, distinct: int | None = None) -> str:
+    """What a measured time was spent on: the resource that takes HALF of it at its sustained peak, else `other`.
+    distinct: bytes of K and V, where sequences share them."""
     machine, needed = machine_of(gpu)[0], cost(row)
     shares = {
         "launch": sum(one.launch_us for one in said.launches),
-        "bytes": needed.bytes / (machine.sustained * gpu.bytes_per_us),
+        "bytes": (distinct or needed.bytes) / (machine.sustained * gpu.bytes_per_us),
         "matrix": needed.flops / (gpu.flops_per_us),
     }
     name = max(shares, key=shares.__getitem__)
@@ -159,33 +192,57 @@ def page(found: pd.DataFrame) -> str:
     both = pairs(found)
     dsls = ["Triton beside Helion", *[""] * 5, *in_order(both[both.dsls]), *[""] * 4]
     body = [line("all", found), line("without `naive`", found[~found.kernel.str.endswith("/naive")]), dsls]
-    for name in ("gpu", "kind", "features", "kernel"):
-        body += [line(f"`{value}`", found[found[name] == value]) for value in found[name].unique()]
+    body += by_group(found)
     named = ", ".join(gpus.resolve(name).title for name in found.gpu.unique())
     told = {"gpus": named, "points": f"{len(found):,}", "runs": len(found.groupby(["gpu", "run"]))}
     return template("estimates").format(**told, apart=APART, fewest=FEWEST, table=of_page(COLUMNS, body))
 
 
-def spread(found: pd.DataFrame) -> dict[str, Any]:
-    """What reports print beside an estimate of an NVIDIA GPU (compare/static/estimate_spread.json)."""
+def by_group(found: pd.DataFrame) -> list[list[Any]]:
+    """The lines of each GPU, kind of batch, set of features and kernel."""
+    names = ("gpu", "kind", "features", "kernel")
+    return [line(f"`{value}`", found[found[name] == value]) for name in names for value in found[name].unique()]
+
+
+def page_of_published(found: pd.DataFrame) -> str:
+    """The page of published times, with each source."""
+    asked, sources = _by_id(RESULTS / PUBLISHED[0]), {}
+    for source, one in zip(found.kernel, asked.values(), strict=True):
+        sources[source] = f"- `{source}`: {one['theirs']}; {one['url']}. Uncertain: {one['uncertain']}."
+    titles = ", ".join(gpus.resolve(name).title for name in found.gpu.unique())
+    told = {"gpus": titles, "points": len(found), "sources": "\n".join(sources.values())}
+    table = of_page(COLUMNS, [line("all", found), *by_group(found)])
+    return template("published").format(**told, apart=APART, fewest=FEWEST, table=table)
+
+
+def spread(found: pd.DataFrame, where: str) -> dict[str, Any]:
+    """What reports print beside an estimate (compare/static/estimate_spread.json), from the page `where`."""
     ratio = found.measured / found.estimate
     p10, p90 = (round(float(ratio.quantile(q)), 2) for q in (0.1, 0.9))
-    return {"p10": p10, "p90": p90, "points": len(found), "page": "docs/results/h200/estimates.md"}
+    return {"p10": p10, "p90": p90, "points": len(found), "page": f"docs/results/{where}/estimates.md"}
 
 
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default=GPUS, help=f"with commas; default {GPUS}")
     new.add_argument("--results", type=Path, default=RESULTS, help="where GPU/RUN lie; default docs/results")
+    new.add_argument("--published", action="store_true", help="others' times of AMD GPUs, not those of runs")
     new.add_argument("--out", type=Path, help="the page; else it is printed. Of the defaults, also the spread")
 
 
 @refusing(gpus.UnknownGpu, ValueError, OSError)
 def main(asked: argparse.Namespace) -> int:
-    found = measured(asked.gpu, asked.results)
+    found = published() if asked.published else measured(asked.gpu, asked.results)
+    text = page_of_published(found) if asked.published else page(found)
     if asked.out is None:
-        print(page(found))
+        print(text)
         return OK
-    asked.out.write_text(page(found), encoding="utf-8")
-    if (asked.gpu, asked.results) == (GPUS, RESULTS):
-        SPREAD.write_text(json.dumps(json.loads(SPREAD.read_text()) | {"nvidia": spread(found)}, indent=1) + "\n")
+    asked.out.write_text(text, encoding="utf-8")
+    if asked.published:
+        _keep("amd", spread(found, "mi300"))
+    elif (asked.gpu, asked.results) == (GPUS, RESULTS):
+        _keep("nvidia", spread(found, "h200"))
     return OK
+
+
+def _keep(vendor: str, found: dict[str, Any]) -> None:
+    SPREAD.write_text(json.dumps(json.loads(SPREAD.read_text()) | {vendor: found}, indent=1) + "\n")

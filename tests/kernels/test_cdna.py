@@ -148,7 +148,8 @@ def test_levers_follow_from_the_gpu_and_the_batch(gpu, heads, stats, expected):
 @pytest.mark.parametrize(("tile", "stages", "head_size", "expected"), [
     (16, 2, 128, 3),
     (16, 1, 128, 1),
-    (16, 4, 128, 4),
+    (16, 4, 128, 3),
+    (32, 5, 128, 3),
     (32, 2, 128, 2),  # two pages of 16
     (16, 2, 256, 2),  # tiles of 16 KiB
 ])  # fmt: skip
@@ -163,6 +164,32 @@ def test_a_page_id_is_loaded_a_tile_ahead(tile, stages, head_size, expected):
 def test_tiles_of_the_copy_are_loaded_in_the_order_for_parallelism(dsl, gpu, expected):
     found = settled(dsl.module("unpaged").DEFAULT, SHAPE, PROMPT, resolve(gpu))
     assert (found.prefill.ilp, found.prefill.num_stages, found.decode.ilp) == (expected, 2, False)
+
+
+@pytest.mark.parametrize(("gpu", "expected"), [("mi300", True), ("mi350", True), ("h200", False)])
+def test_prompts_through_pages_are_loaded_in_that_order_and_decodes_are_not(gpu, expected):
+    found = settled(adjustable_tile.DEFAULT, SHAPE, PROMPT, resolve(gpu))
+    assert (found.prefill.ilp, found.decode.ilp) == (expected, False)
+
+
+def test_page_ids_of_two_pages_are_loaded_a_tile_ahead_where_lds_has_room():
+    shape = AttentionShape(8, 8, 128, 16, torch.bfloat16)
+    asked = q_block.Config(64, 32, 2, 2)
+    assert settled(asked, shape, PROMPT, resolve("mi300")).num_stages == 2
+    assert settled(asked, shape, PROMPT, resolve("mi350")).num_stages == 3
+
+
+@pytest.mark.parametrize(("head_size", "expected"), [(128, (128, 4)), (192, (64, 2)), (256, (64, 2)), (512, (128, 4))])
+def test_rows_of_wide_heads_leave_room_for_two_programs(head_size, expected):
+    """Of 512 lanes, parts of 256 ask for 128 rows."""
+    shape = AttentionShape(8, 8, head_size, 16, torch.bfloat16)
+    found = settled(unpaged.Prefill(block_m=128), shape, PROMPT, resolve("mi355"))
+    assert (found.block_m, found.num_warps) == expected
+
+
+def test_a_tile_of_the_copy_leaves_registers_for_two_programs():
+    shape = AttentionShape(8, 8, 128, 16, torch.bfloat16)
+    assert settled(unpaged.Prefill(128, 64), shape, PROMPT, resolve("mi355")).tile_size == 32
 
 
 def test_tiles_of_several_pages_are_read_by_keys():

@@ -44,6 +44,7 @@ def find() -> Callable[..., None]:
 if torch.version.hip is None and torch.cuda.is_available():
     raise ImportError("AITER's kernels run on AMD GPUs alone, and this torch is not built for ROCm")
 _attend = find()
+FILE = _attend.__code__.co_filename
 
 workspace = bare_files.no_scratch
 

@@ -40,7 +40,7 @@ def _interface() -> ModuleType:
     return module
 
 
-_interface()
+FILE = _interface().__file__
 
 
 @dataclass(frozen=True)

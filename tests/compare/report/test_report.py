@@ -126,7 +126,7 @@ def test_an_estimate_is_a_column_that_says_what_it_is_and_never_a_time(tmp_path)
     gpu = json.loads((folder / "manifest.json").read_text())["gpu"]
     synthetic_run.write(folder, [record.replace(estimate=said) for record in records], gpu=gpu)
     text = report.write(folder).read_text()
-    assert "bound .. estimate × spread, not measured" in text and "| 0.4 .. 9.8 x [0.50, 2.00] | launch |" in text
+    assert "bound .. estimate × spread, µs, not measured" in text and "| 0.4 .. 9.8 x [0.50, 2.00] | launch |" in text
     assert "microseconds of a model, no measurement" in _section(folder, "## How to read this, and its limits")
     assert pd.read_csv(folder / "summary.csv", comment="#").us.isna().all()
 

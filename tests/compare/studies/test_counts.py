@@ -1,6 +1,7 @@
 """The study of counts: which calls it makes, what a line of its page says, and what it refuses."""
 
 from collections import Counter
+from contextlib import closing
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def test_a_line_of_the_page():
     row = Workload("", ((1, 64),), counts.SHAPE)
     titles = [title for title, _ in counts.COLUMNS[4:]]
     cells = dict(zip(titles, counts.line([made()], row, resolve("mi300")), strict=True))
-    assert cells["wave instructions"] == 8 and cells["MFMA"] == "4 of 16x16x16" and cells["16 B"] == "92%"
+    assert cells["wave instructions"] == "8" and cells["MFMA"] == "4 of 16x16x16" and cells["16 B"] == "92%"
     assert cells["lines"] == "6.5" and cells["ahead"] == "1.5" and cells["LDS"] == "3.00"
     assert cells["clocks of a program: LDS, matrix"] == "24, 32"
 
@@ -50,8 +51,18 @@ def test_the_plain_config_has_no_lever():
         assert "transposed_keys=True" not in repr(before) and "transposed_keys=True" in repr(after)
 
 
+def test_a_part_that_was_counted_is_not_counted_again(tmp_path):
+    gpu, file = resolve("mi300"), tmp_path / "parts.jsonl"
+    asked = "decode", "triton/q_block", "a config"
+    with closing(counts.Parts(gpu, file)) as first:
+        assert first.cells(*asked, lambda: ["1,000", 8]) == ["1,000", 8]
+    with closing(counts.Parts(gpu, file)) as again:
+        assert again.cells(*asked, lambda: 1 / 0) == ["1,000", 8]
+        assert again.cells("decode", "triton/q_block", "another", lambda: [9]) == [9]
+
+
 def test_a_gpu_whose_code_is_not_executed_is_refused(capsys):
     class Asked:
-        gpu, out = "h200", None
+        gpu, out, parts = "h200", None, None
 
     assert counts.main(Asked) == USAGE and "h200" in capsys.readouterr().err

@@ -59,12 +59,18 @@ def test_what_a_time_was_spent_on():
 
 def test_a_folder_without_cells_is_refused(tmp_path, capsys):
     (tmp_path / "mi300" / "empty").mkdir(parents=True)
-    asked = argparse.Namespace(gpu="mi300", results=tmp_path, out=None)
+    asked = argparse.Namespace(gpu="mi300", results=tmp_path, out=None, published=False)
     assert estimates.main(asked) == USAGE and "no measured cell" in capsys.readouterr().err
+
+
+def test_the_page_of_published_times_is_that_of_their_rows():
+    found = estimates.published()
+    assert (estimates.RESULTS / "mi300" / "estimates.md").read_text() == estimates.page_of_published(found)
+    assert json.loads(SPREAD.read_text())["amd"] == estimates.spread(found, "mi300")
 
 
 @pytest.mark.slow
 def test_the_committed_page_and_spread_are_those_of_the_committed_cells():
     found = estimates.measured()
     assert (estimates.RESULTS / "h200" / "estimates.md").read_text() == estimates.page(found)
-    assert json.loads(SPREAD.read_text())["nvidia"] == estimates.spread(found)
+    assert json.loads(SPREAD.read_text())["nvidia"] == estimates.spread(found, "h200")
