@@ -108,32 +108,21 @@ def run(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
 NAME = "gqa_paged_decode_h4_kv2_d32_ps1"
 CACHE = {"shape": ["num_pages", "page_size", "num_kv_heads", "head_dim"], "dtype": "bfloat16"}
 QUERY = {"shape": ["batch_size", "num_qo_heads", "head_dim"], "dtype": "bfloat16"}
+CONSTANT = ("num_qo_heads", "num_kv_heads", "head_dim", "page_size")
+AXES = {name: {"type": "const", "value": n} for name, n in zip(CONSTANT, (4, 2, 32, 1), strict=True)}
+AXES |= {name: {"type": "var"} for name in ("num_pages", "len_indptr", "num_kv_indices")}
 DEFINITION = {
-    "name": NAME,
-    "op_type": "gqa_paged",
-    "tags": ["stage:decode"],
-    "axes": {
-        "batch_size": {"type": "var", "description": "tokens"},
-        "num_qo_heads": {"type": "const", "value": 4},
-        "num_kv_heads": {"type": "const", "value": 2},
-        "head_dim": {"type": "const", "value": 32},
-        "page_size": {"type": "const", "value": 1},
-        "num_pages": {"type": "var"},
-        "len_indptr": {"type": "var"},
-        "num_kv_indices": {"type": "var"},
-    },
+    "name": NAME, "op_type": "gqa_paged", "tags": ["stage:decode"], "reference": RUN,
+    "axes": {"batch_size": {"type": "var", "description": "tokens"}} | AXES,
     "constraints": ["len_indptr == batch_size + 1"],
     "inputs": {
-        "q": QUERY,
-        "k_cache": CACHE,
-        "v_cache": CACHE,
+        "q": QUERY, "k_cache": CACHE, "v_cache": CACHE,
         "kv_indptr": {"shape": ["len_indptr"], "dtype": "int32", "description": "offsets"},
         "kv_indices": {"shape": ["num_kv_indices"], "dtype": "int32"},
         "sm_scale": {"shape": None, "dtype": "float32"},
     },
     "outputs": {"output": QUERY, "lse": {"shape": ["batch_size", "num_qo_heads"], "dtype": "float32"}},
-    "reference": RUN,
-}
+}  # fmt: skip
 LISTED = {"type": "safetensors", "path": "./blob/a.safetensors"}
 WORKLOAD = {
     "uuid": "be0e9c07",

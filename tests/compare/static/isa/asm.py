@@ -11,6 +11,11 @@ from compare.static.isa.state import Waves
 from compare.static.isa.text import instruction
 
 AGPRS = 64  # where a0 lies
+LANE = np.arange(64)
+
+
+def words(count=4096, seed=0):
+    return np.random.default_rng(seed).integers(0, 2**32, count, dtype=np.uint32)
 
 
 def waves(count=1, per_group=1, lds_bytes=1024, tensors=(), scratch=64):

@@ -2,16 +2,10 @@
 
 import numpy as np
 import pytest
-from asm import landed, run, waves
+from asm import LANE, landed, run, waves, words
 
 from compare.static.isa.errors import Fault, NotExecutable
 from compare.static.isa.state import POISON
-
-LANE = np.arange(64)
-
-
-def words(count=4096, seed=0):
-    return np.random.default_rng(seed).integers(0, 2**32, count, dtype=np.uint32)
 
 
 def point(w, register, address):

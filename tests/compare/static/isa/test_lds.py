@@ -2,16 +2,10 @@
 
 import numpy as np
 import pytest
-from asm import landed, run, waves
+from asm import LANE, landed, run, waves, words
 
 from compare.static.isa.errors import Fault
 from compare.static.isa.state import M0
-
-LANE = np.arange(64)
-
-
-def words(count=4096, seed=0):
-    return np.random.default_rng(seed).integers(0, 2**32, count, dtype=np.uint32)
 
 
 @pytest.mark.parametrize("size", ["b32", "b64", "b96", "b128"])
@@ -79,25 +73,15 @@ def test_lds_begins_as_no_zeros_and_ends_where_it_ends():
             run(w, line)
 
 
-def test_a_transposed_tile():
-    """Each 16 lanes: lane s holds row k = s / 4 of a 4 x 16 tile, columns 4 (s % 4) on; they get columns of it."""
-    w = waves(lds_bytes=4096)
-    tile = np.arange(4 * 4 * 16, dtype=np.uint16).reshape(4, 4, 16)  # group of lanes, k, m
-    w.lds.views[2][: tile.size] = tile.reshape(-1)
+@pytest.mark.parametrize(("bits", "dtype"), [(16, np.uint16), (8, np.uint8)])
+def test_a_transposed_tile(bits, dtype):
+    """Of n elements in 8 bytes, each 16 lanes: lane s holds row s * n / 16 of n x 16; they get columns of it."""
+    w, n = waves(lds_bytes=4096), 64 // bits
+    tile = np.random.default_rng(1).integers(0, 1 << bits, (4, n, 16), dtype)  # group of lanes, k, m
+    w.lds.views[bits // 8][: tile.size] = tile.reshape(-1)
     w.v[1, 0] = LANE * 8
-    landed(w, "ds_read_b64_tr_b16 v[20:21], v1")
-    got = np.ascontiguousarray(w.v[20:22, 0].T).view(np.uint16).reshape(4, 16, 4)
-    assert np.array_equal(got, tile.transpose(0, 2, 1))
-
-
-def test_a_transposed_tile_of_bytes():
-    """Each 16 lanes: lane s holds row k = s / 2 of an 8 x 16 tile, columns 8 (s % 2) on; they get columns of it."""
-    w = waves(lds_bytes=4096)
-    tile = np.random.default_rng(1).integers(0, 256, (4, 8, 16), np.uint8)  # group of lanes, k, m
-    w.lds.views[1][: tile.size] = tile.reshape(-1)
-    w.v[1, 0] = LANE * 8
-    landed(w, "ds_read_b64_tr_b8 v[20:21], v1")
-    got = np.ascontiguousarray(w.v[20:22, 0].T).view(np.uint8).reshape(4, 16, 8)
+    landed(w, f"ds_read_b64_tr_b{bits} v[20:21], v1")
+    got = np.ascontiguousarray(w.v[20:22, 0].T).view(dtype).reshape(4, 16, n)
     assert np.array_equal(got, tile.transpose(0, 2, 1))
 
 

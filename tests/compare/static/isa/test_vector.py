@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from asm import AGPRS, landed, run, waves
+from asm import AGPRS, LANE, landed, run, waves
 
 from compare.static.isa.errors import NotExecutable
 from compare.static.isa.state import VCC
 
 RNG = np.random.default_rng(0)
-LANE = np.arange(64)
 
 
 def random_wave(rows=24, seed=0):
