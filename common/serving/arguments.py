@@ -62,13 +62,17 @@ def batch_of(tensors: Sequence[Any], softmax_scale: float | None, hints: Hints) 
     return PagedBatch(*tensors[:6], scale, stats, layout, key, value)
 
 
+def hint_of(name: str, value: Any) -> int | None:
+    """A hint as a Python integer, or None. Raises SpecError."""
+    value = integer(value)
+    if value is not None and type(value) is not int:
+        raise SpecError(name, shown(value), "None or an integer")
+    return value
+
+
 def integers(hints: Hints) -> Hints:
     """Hints as Python integers. Raises SpecError."""
-    hints = tuple([*map(integer, hints)])
-    for name, hint in zip(HINTS, hints, strict=True):
-        if hint is not None and type(hint) is not int:
-            raise SpecError(name, shown(hint), "None or an integer")
-    return hints
+    return tuple([hint_of(name, value) for name, value in zip(HINTS, hints, strict=True)])
 
 
 def asked_of_call(features: Features) -> tuple[tuple, tuple[torch.Tensor, ...]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from common.serving.arguments import HINTS, new_out
+from common.serving.arguments import HINTS, hint_of, new_out
 from common.spec import Features, SpecError, UnsupportedFeature
 from common.spec.paged_batch import FP8
 from common.spec.plain import integer, real, shown
@@ -69,13 +69,7 @@ def get_scheduler_metadata(
     _expect_splits("get_scheduler_metadata", num_splits)
     hints = {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "num_decodes": num_decodes}
     hints |= {"total_seq_len": total_seq_len}
-    return SchedulerMetadata(batch_size, *(_hint(name, hint) for name, hint in hints.items()))
-
-
-def _hint(name: str, hint: Any) -> int | None:
-    hint = integer(hint)
-    expect(hint is None or type(hint) is int, name, shown(hint), "None or an integer")
-    return hint
+    return SchedulerMetadata(batch_size, *(hint_of(name, hint) for name, hint in hints.items()))
 
 
 def _expect_splits(call: str, num_splits: Any) -> None:
@@ -88,7 +82,7 @@ def _expect_splits(call: str, num_splits: Any) -> None:
 
 def _hints(scheduled: Any, seqs: int, query_len: Any, seq_len: Any) -> dict[str, int | None]:
     """The hints of a call: those of its scheduler_metadata, if given. Raises SpecError for another library's."""
-    own = {"max_query_len": _hint("max_seqlen_q", query_len), "max_seq_len": _hint("max_seqlen_k", seq_len)}
+    own = {"max_query_len": hint_of("max_seqlen_q", query_len), "max_seq_len": hint_of("max_seqlen_k", seq_len)}
     if scheduled is None:
         return own
     expect(isinstance(scheduled, SchedulerMetadata), "scheduler_metadata", type(scheduled).__name__,
@@ -306,7 +300,7 @@ class FlashAttention:
         if cu_seqlens_q is not None:
             options |= dict(cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, out=out)
             return self.flash_attn_varlen_func(q, k_cache, v_cache, **options)
-        _hint("max_seqlen_q", max_seqlen_q)
+        hint_of("max_seqlen_q", max_seqlen_q)
         sizes = batch, queries = q.shape[:2]
         expect(batch == table.shape[0], "q", f"a batch of {batch}", f"{table.shape[0]}, the rows of block_table")
         starts = torch.arange(0, batch * queries + 1, queries or 1, dtype=torch.int32, device=q.device)
