@@ -39,9 +39,9 @@ def refusing(*errors: type[Exception]) -> Callable[[Callable[..., int]], Callabl
 
     def decorated(main: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(main)
-        def refuses(asked: argparse.Namespace) -> int:
+        def refuses(*asked: Any) -> int:
             try:
-                return main(asked)
+                return main(*asked)
             except BrokenPipeError:  # for `ending`
                 raise
             except errors as error:

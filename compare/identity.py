@@ -5,7 +5,9 @@ In a wheel they are diptych.common and so on (setup.py), whose sources say so: h
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 PROJECT = "diptych"
@@ -27,6 +29,14 @@ def ensure_own_packages() -> None:
         found = package.__file__ or list(package.__path__)
         ours = FOLDER / "common"
         raise StrangerPackage(f"`common` is {found}, not Diptych's {ours}; put {FOLDER} before it on PYTHONPATH")
+
+
+def code(packages: Iterable[str]) -> str:
+    """A hash of all source files of these packages, 16 hex digits."""
+    digest = hashlib.sha256()
+    for path in sorted(path for package in packages for path in (FOLDER / package).rglob("*.py")):
+        digest.update(str(path.relative_to(FOLDER)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def plain(source: str) -> str:

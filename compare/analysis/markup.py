@@ -76,11 +76,12 @@ def cell(text: Any) -> Made:
     return Made(inline(text).replace("|", "\\|"))
 
 
-def table(header: Sequence[str], body: Iterable[Sequence[Any]], words: int = 1) -> list[str]:
-    """The lines of a markdown table of a committed page: trusted markdown, figures behind the first `words` columns."""
-    marks = "".join("---|" if number < words else "---:|" for number in range(len(header)))
+def table(header: Sequence[str], body: Iterable[Sequence[Any]], words: int = 1, last: int = 0) -> str:
+    """A markdown table of trusted cells: figures stand between the first `words` and the `last` columns."""
+    figures = range(words, len(header) - last)
+    marks = "".join("---:|" if number in figures else "---|" for number in range(len(header)))
     first, *rows = (" | ".join(str(entry).replace("|", "\\|") for entry in row) for row in (header, *body))
-    return [f"| {first} |", f"|{marks}", *(f"| {row} |" for row in rows)]
+    return "\n".join([f"| {first} |", f"|{marks}", *(f"| {row} |" for row in rows)])
 
 
 class Html(str):

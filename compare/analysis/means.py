@@ -51,7 +51,7 @@ def table(found: Mapping[tuple[str, str, str], Verdict | None]) -> str:
         mean, least = (f"{geomean(list(speed.values())):.3f}", f"{speed[worst]:.3f}") if speed else ("", "")
         body.append([kind, f"`{kernel}`", mean, f"{len(speed)} of {len(rows)}", least, worst])
     columns = [("class", False), ("kernel", False), ("speed", True), ("rows", True), ("worst", True), ("row", False)]
-    return tables.markdown(columns, body)
+    return tables.Table(columns, body).markdown
 
 
 def text(folders: Sequence[Path], unit: str, kernels: str = "*") -> str:

@@ -10,7 +10,6 @@ times of different contracts, and a cell that two runs have with different finge
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -155,7 +154,7 @@ def _manifest(pieces: Sequence[RunData], names: Sequence[str], run_id: str, rows
         "schema": 1,
         "run_id": run_id,
         "command": f"python -m compare merge {' '.join(names)}",
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started": run_folder.now(),
         "headline": "; ".join(dict.fromkeys(run.headline for run in pieces)),
         "gpu": next(iter(gpus.values())) if len(gpus) == 1 else None,
         "suite": ", ".join(dict.fromkeys(run.suite for run in pieces)),

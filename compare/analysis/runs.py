@@ -11,11 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from compare.analysis import committed, summary
+from compare.analysis import committed, summary, tables, verdict
 from compare.analysis.cells import combined
-from compare.record import packed
+from compare.record import noise, packed
 from compare.record.folder import NotARun
 from compare.record.manifest import read as read_manifest
+from compare.record.noise import Noise
 from compare.record.records import Record, Status, latest
 from compare.record.store import load
 
@@ -41,11 +42,37 @@ class RunData:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        return summary.table(self.raw)
+        return summary.table(self.raw, self.judged)
 
     @cached_property
     def facts(self) -> list[dict[str, Any]]:
         return summary.distinct_facts(self.records)
+
+    @cached_property
+    def floor(self) -> tuple[Noise | None, str]:
+        """(the noise floor in the folder, a sentence about it). A floor of another GPU or contract is ignored."""
+        path = self.folder / "noise.json"
+        if not path.exists():
+            return None, "No noise floor was measured with this run (`python -m compare doctor`)."
+        try:
+            found = noise.read(path)
+        except (noise.NotNoise, OSError) as error:
+            return None, f"The noise floor was not read: {error}."
+        if (found.gpu, found.contract) != (self.gpu, self.contract):
+            return None, f"The noise floor is that of {found.gpu} under {found.contract}: not used."
+        words = f"Identical code differed by {tables.share(found.within)} within a process and"
+        return found, f"{words} {tables.share(found.between)} between processes (`python -m compare doctor`)."
+
+    @property
+    def margin(self) -> float:
+        """The margin of its verdicts."""
+        return verdict.margin_of(self.floor[0])
+
+    @cached_property
+    def judged(self) -> list[verdict.Verdict]:
+        """Every timed cell against the unit."""
+        unit = verdict.unit_of(self.raw)
+        return verdict.judge(self.raw, verdict.unit_pairs(self.raw, unit), self.margin) if unit else []
 
     @property
     def ok(self) -> list[Record]:

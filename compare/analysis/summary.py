@@ -7,12 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from compare.analysis import verdict
 from compare.analysis.cells import combined
+from compare.analysis.verdict import Verdict
 from compare.competitors.registry import BOUNDS, KERNELS, base, in_order
+from compare.record.contract import UNIT as FA3
 from compare.record.records import Record, Status, Timing
-
-FA3 = "baseline/flash_attn3"
 
 
 def family(kernel: str) -> str:
@@ -86,8 +85,8 @@ def _row(record: Record) -> dict[str, Any]:
     }
 
 
-def table(records: Sequence[Record]) -> pd.DataFrame:
-    """One row a cell, its processes combined.
+def table(records: Sequence[Record], judged: Sequence[Verdict] = ()) -> pd.DataFrame:
+    """One row a cell, its processes combined. judged: the cells against FA3, where it was timed.
 
     `ratio_to_best`: time over the workload's best time. `speed_of_fa3`: FA3's time over the cell's, paired by rounds as
     verdicts are: separate medians drift apart on prompts. `low_us`, `high_us`: the 99% interval where several processes
@@ -97,9 +96,8 @@ def table(records: Sequence[Record]) -> pd.DataFrame:
     rows = pd.DataFrame([_row(record) for record in cells])
     if rows.empty:
         return rows
-    kernels = dict.fromkeys(record.kernel for record in records)
-    judged = verdict.judge(records, [(kernel, FA3) for kernel in kernels])
-    speeds = {(one.workload.id, one.kernel): one.speed.ratio for one in judged}
+    speeds = {(one.workload.id, one.kernel): one.speed.ratio for one in judged if one.against == FA3}
+    speeds |= {(cell.workload.id, FA3): 1.0 for cell in cells if cell.kernel == FA3}
     ranked = rows[~rows.kernel.isin(BOUNDS)]
     best = ranked.groupby("workload").us.min()
     rows.insert(6, "ratio_to_best", pd.to_numeric(rows.us) / pd.to_numeric(rows.workload.map(best)))

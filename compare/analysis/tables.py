@@ -57,16 +57,10 @@ class Table:
         return Made("\n".join(lines))
 
 
-def markdown(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]]) -> str:
-    """The table as markdown."""
-    return Table(columns, body).markdown
-
-
-def of_page(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]]) -> str:
+def of_page(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]]) -> Made:
     """The table of a committed page, whose entries are trusted markdown."""
-    return markdown(
-        [(Made(title), right) for title, right in columns], [[Made(entry) for entry in row] for row in body]
-    )
+    trusted = [[Made(entry) for entry in row] for row in body]
+    return Table([(Made(title), right) for title, right in columns], trusted).markdown
 
 
 _COLUMNS = (

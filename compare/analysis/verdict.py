@@ -75,9 +75,9 @@ def decide(speed: Ratio, margin: float = MARGIN) -> Outcome:
     return Outcome.SAME if below <= speed.low and speed.high <= above else Outcome.AMBIGUOUS
 
 
-def margin_of(noise: Noise | None, margin: float = MARGIN) -> float:
+def margin_of(noise: Noise | None) -> float:
     """The margin of a run, no smaller than its noise floor: identical code is never called faster."""
-    return max(margin, noise.within) if noise else margin
+    return max(MARGIN, noise.within) if noise else MARGIN
 
 
 def series(records: Iterable[Record]) -> dict[tuple[str, str], Series]:

@@ -14,16 +14,24 @@ from common.spec import Features, PagedBatch
 from common.spec.kernel import Kernel, planned
 
 
-class Planning:
-    """`kernel` without its `prepare`, which every launch makes first. Whatever else it has stays."""
+class Wrapped:
+    """`kernel` with all that it has, but for the member `without`."""
+
+    without = ""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
     def __getattr__(self, name: str) -> Any:
-        if name == "prepare":
+        if name == self.without:
             raise AttributeError(name)
         return getattr(self._kernel, name)
+
+
+class Planning(Wrapped):
+    """`kernel` without its `prepare`, which every launch makes first."""
+
+    without = "prepare"
 
     def launch(
         self,

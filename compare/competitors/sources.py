@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from compare.competitors import registry
 from compare.identity import FOLDER, plain
 
 
@@ -32,20 +31,6 @@ def _called(node: ast.Call) -> str:
     return said.value if isinstance(said, ast.Constant) and isinstance(said.value, str) else ""
 
 
-def _named(tree: ast.AST, package: str) -> set[str]:
-    """Dotted names that a module's imports may mean, wherever they stand; relative ones from `package`."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = _absolute("." * node.level + (node.module or ""), package).rstrip(".")
-            names |= {base} | {f"{base}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call):
-            names.add(_absolute(_called(node), package))
-    return names
-
-
 def _absolute(name: str, package: str) -> str:
     """`..x` said in `package`, as a name from the top."""
     said = name.lstrip(".")
@@ -54,11 +39,58 @@ def _absolute(name: str, package: str) -> str:
     return ".".join([*above, said])
 
 
+def _imported(root: Path, tree: ast.AST, package: str) -> Iterator[str]:
+    """The modules that a module's imports are of: `from a import b` of a.b where there is one, else of a; a name with a
+    dot at the end stands for every module of that package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            base = _absolute("." * node.level + (node.module or ""), package).rstrip(".")
+            inside = [f"{base}.{alias.name}" for alias in node.names]
+            yield from (name if _modules(root, name) else base for name in inside)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Call):
+            yield _absolute(_called(node), package)
+
+
 def _modules(root: Path, name: str) -> list[Path]:
-    """The files of a dotted name; of one that ends in a dot, every module of that package."""
-    path = root.joinpath(*name.rstrip(".").split("."))
-    found = sorted(path.glob("*.py")) if name.endswith(".") else [path.with_suffix(".py")]
-    return [file for file in found if file.exists() and file.name != "__init__.py"]
+    """The file of a module or a package; of a name that ends in a dot, every module of that package."""
+    path = root.joinpath(*name.split("."))
+    if not name or name.endswith("."):
+        return sorted(path.glob("*.py")) if name else []
+    return [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()][:1]
+
+
+def read_by(
+    starts: Iterable[Path],
+    packages: Collection[str],
+    without: Collection[str] = (),
+    root: Path = FOLDER,
+    *,
+    code_alone: bool = False,
+) -> list[Path]:
+    """`starts`, every module under `root` of `packages` that they import, directly or not, and every file beside one of
+    these that it names in a string: sorted. Modules named in `without` are passed by. Nothing is imported for it.
+
+    code_alone: without those files, and without `__init__.py`.
+    """
+    found, left = set(starts), list(starts)
+    while left:
+        file = left.pop()
+        tree = ast.parse(plain(file.read_text(encoding="utf-8")))
+        strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and _is_name(node.value)}
+        found |= {beside for text in strings if not code_alone and (beside := file.parent / text).is_file()}
+        for name in _imported(root, tree, ".".join(file.relative_to(root).parts[:-1])):
+            if name.split(".")[0] in packages and name not in without:
+                new = [path for path in _modules(root, name) if path not in found]
+                new = [path for path in new if not code_alone or path.name != "__init__.py"]
+                found.update(new)
+                left += new
+    return sorted(found)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) < 100 and value.isprintable() and "/" not in value
 
 
 def files(start: Path) -> list[Path]:
@@ -69,59 +101,8 @@ def files(start: Path) -> list[Path]:
     """
     start = start.resolve()
     root = _root(start)
-    package = start.relative_to(root).parts[0]
-    found, left = {start}, [start]
-    while left and start.parent != root:  # in no package: alone
-        file = left.pop()
-        names = _named(ast.parse(plain(file.read_text(encoding="utf-8"))), ".".join(file.relative_to(root).parts[:-1]))
-        for name in sorted(name for name in names if name.split(".")[0] == package):
-            new = [path for path in _modules(root, name) if path not in found]
-            found.update(new)
-            left += new
-    return sorted(found)
-
-
-def read_by(
-    starts: Iterable[Path], packages: Collection[str], without: Collection[str] = (), root: Path = FOLDER
-) -> list[Path]:
-    """`starts`, every module under `root` of `packages` that they import, directly or not, and every file beside one of
-    these that it names in a string: sorted. Modules named in `without` are passed by. Nothing is imported for it."""
-    found, left = set(starts), list(starts)
-    while left:
-        file = left.pop()
-        tree = ast.parse(plain(file.read_text(encoding="utf-8")))
-        strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and _is_name(node.value)}
-        found |= {beside for text in strings if (beside := file.parent / text).is_file()}
-        for name in _imported(root, tree, ".".join(file.relative_to(root).parts[:-1])):
-            path = _module(root, name)
-            if name.split(".")[0] in packages and name not in without and path and path not in found:
-                found.add(path)
-                left.append(path)
-    return sorted(found)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) < 100 and value.isprintable() and "/" not in value
-
-
-def _module(root: Path, name: str) -> Path | None:
-    """The file of a module or a package; None where there is none."""
-    path = root.joinpath(*name.split("."))
-    found = (path.with_suffix(".py"), path / "__init__.py") if name else ()
-    return next((file for file in found if file.is_file()), None)
-
-
-def _imported(root: Path, tree: ast.AST, package: str) -> Iterator[str]:
-    """The modules that a module's imports are of: `from a import b` of a.b where there is one, else of a."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            base = _absolute("." * node.level + (node.module or ""), package).rstrip(".")
-            inside = [f"{base}.{alias.name}" for alias in node.names]
-            yield from (name if _module(root, name) else base for name in inside)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Call):
-            yield _absolute(_called(node), package)
+    package = start.relative_to(root).parts[:1] if start.parent != root else ()  # in no package: alone
+    return read_by([start], package, root=root, code_alone=True)
 
 
 def sha(kernel: Any, named: str = "") -> str:
@@ -133,14 +114,6 @@ def sha(kernel: Any, named: str = "") -> str:
     starts = [getattr(found, "__file__", None) for found in (module, sys.modules.get(named))]
     paths = {path for start in filter(None, starts) for path in files(Path(start))}
     return sha_of(sorted(paths)) if paths else ""
-
-
-def of_kernel(kernel_id: str) -> str:
-    """`sha` of a kernel by its id; `unavailable` where an import is missing. Raises UnknownKernel."""
-    try:
-        return sha(registry.load(kernel_id), registry.module_path(kernel_id)[0])
-    except registry.Unavailable:
-        return "unavailable"
 
 
 def sha_of(paths: Iterable[Path]) -> str:

@@ -15,32 +15,19 @@ from typing import Any
 import torch
 
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity
+from common.spec.kernel import Capacity, planned
 from compare.competitors import registry
+from compare.competitors.planning import Wrapped
 from compare.workloads.workload import empty_output
 
 BLOCK = 20
 SLOWER = 1 + 1 / BLOCK
 
 
-class Twin:
+class Twin(Wrapped):
     """Another name of a kernel, with its untuned DEFAULT."""
 
-    def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-        self.SUPPORTS, self.CONTRACT, self.DEFAULT = kernel.SUPPORTS, kernel.CONTRACT, kernel.DEFAULT
-
-    def workspace(self, shape: AttentionShape, capacity: Capacity, config: Any) -> Any:
-        return self._kernel.workspace(shape, capacity, config)
-
-    def prepare(self, batch: PagedBatch, features: Features, config: Any, workspace: Any) -> Any:
-        """The kernel's own planning, where it has one."""
-        own = getattr(self._kernel, "prepare", None)
-        return workspace if own is None else own(batch, features, config, workspace)
-
-    def launch(self, batch: PagedBatch, *rest: Any, lse: torch.Tensor | None = None) -> None:
-        """rest: features, out, config and workspace, as every kernel takes them."""
-        self._kernel.launch(batch, *rest, lse=lse)
+    without = "choose"
 
 
 class Block(Twin):
@@ -54,18 +41,18 @@ class Block(Twin):
         self._batches: list[PagedBatch] = []
         self._planned: list[Any] = []
         self._next = 0
-        return super().workspace(shape, capacity, config)
+        return self._kernel.workspace(shape, capacity, config)
 
     def prepare(self, batch: PagedBatch, features: Features, config: Any, workspace: Any) -> Any:
-        planned = super().prepare(batch, features, config, workspace)
+        plan = planned(self._kernel, batch, features, config, workspace)
         known = [number for number, one in enumerate(self._batches) if one is batch]
         if known:
-            self._planned[known[0]] = planned
+            self._planned[known[0]] = plan
         else:
             self._batches.append(batch)
-            self._planned.append(planned)
+            self._planned.append(plan)
             self._spare = empty_output(batch, features)
-        return planned
+        return plan
 
     def launch(self, batch: PagedBatch, *rest: Any, lse: torch.Tensor | None = None) -> None:
         features, out, config, _ = rest

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from common import gpus
-from compare.fleet.seat import PACKAGES, ROOT, Seat, Unfit, Work
+from compare.fleet.seat import PACKAGES, ROOT, Seat, Unfit
 
 LOCAL, AUTO = "local", "auto"
 START_LIMIT_S = 240.0  # a seat starts a process, copies the files, and imports torch in a probe
@@ -175,7 +175,7 @@ class RemoteSeat:
     timed: bool
     pretended: bool = False
     part: tuple[int, int] = (0, 1)
-    work: Work | None = None
+    work: Any = None
     silence_s: float = 3600.0
     facts: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
@@ -204,7 +204,7 @@ class RemoteSeat:
             raise Lost(self.facts["unfit"])
         return self.facts
 
-    def open(self, work: Work, silence_s: float) -> None:
+    def open(self, work: Any, silence_s: float) -> None:
         """Send the work to the seat. A share that yields nothing for silence_s seconds is lost. Raises Lost."""
         self.work, self.silence_s = work, silence_s
         self._ask("open", START_LIMIT_S, work)

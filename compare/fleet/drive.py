@@ -9,25 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from compare.fleet.cluster import Lost
+from compare.fleet.cluster import Lost, RemoteSeat
 from compare.fleet.shares import Share
 from compare.process.pool import Jobs, Pool, in_order
 
 TRIES = 3  # a share that was lost on so many seats is given up
 STARTS = 3  # a seat is started so often at most
-
-
-class Stall(Protocol):
-    """A seat as Drive uses it."""
-
-    name: str
-    starts: int
-
-    def do(self, share: Any) -> Iterator[Any]: ...
-
-    def again(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +33,7 @@ class Drive:
     """Deals shares to seats. tell: called with a line for each loss. left: shares that are not done. repeat: idle seats
     repeat the last share, so that equal GPUs can be compared."""
 
-    seats: Sequence[Stall]
+    seats: Sequence[RemoteSeat]
     shares: Sequence[Share]
     tell: Callable[[str], None] = lambda line: None
     repeat: bool = False
@@ -74,10 +63,10 @@ class Drive:
         self._stopping = True
         self._jobs.close()
 
-    def _lane(self, seat: Stall) -> Callable[[Iterable[Share]], Iterator[Found]]:
+    def _lane(self, seat: RemoteSeat) -> Callable[[Iterable[Share]], Iterator[Found]]:
         return lambda taken: self._at(seat, taken)
 
-    def _at(self, seat: Stall, taken: Iterable[Share]) -> Iterator[Found]:
+    def _at(self, seat: RemoteSeat, taken: Iterable[Share]) -> Iterator[Found]:
         for share in taken:
             if self._stopping:
                 return
@@ -98,7 +87,7 @@ class Drive:
                 yield from self._once_more(seat)
         yield from self._once_more(seat)
 
-    def _once_more(self, seat: Stall) -> Iterator[Found]:
+    def _once_more(self, seat: RemoteSeat) -> Iterator[Found]:
         """Repeat the last share if another seat does it or has done it."""
         if not self.repeat or self._stopping or seat.name in self._repeated or self._last == seat.name:
             return
@@ -109,7 +98,7 @@ class Drive:
         except Lost as lost:
             self.tell(f"{seat.name}: {lost}, while it repeated rows")
 
-    def _give_back(self, seat: Stall, share: Share, lost: Lost) -> None:
+    def _give_back(self, seat: RemoteSeat, share: Share, lost: Lost) -> None:
         share.lost.append(seat.name)
         gives_up = len(share.lost) >= TRIES
         became = f"given up, for it was lost {TRIES} times" if gives_up else "another seat does it"

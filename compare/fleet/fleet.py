@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from compare.exits import NO_GPU, OK, ending
+from compare.exits import NO_GPU, OK, refusing
 from compare.fleet.cluster import AUTO, Cluster, Lost, NoFleet, RemoteSeat
-from compare.fleet.seat import code
+from compare.identity import code
 
 HELP = "list the nodes of a Ray cluster: GPUs, versions, who is busy"
 PACKAGES = ("torch", "triton", "helion")
@@ -26,12 +26,9 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("address", nargs="?", default=AUTO, metavar="ADDRESS", help="HOST:PORT of its head, or local")
 
 
+@refusing(NoFleet)
 def main(asked: argparse.Namespace) -> int:
-    return ending(lambda: _main(asked.address), (NoFleet,))
-
-
-def _main(address: str) -> int:
-    with Cluster(address) as cluster:
+    with Cluster(asked.address) as cluster:
         nodes = cluster.nodes()
         seats = cluster.seats([(node, node.gpus) for node in nodes if node.gpus], True)
         seats += cluster.seats([(node, 1) for node in nodes if not node.gpus and node.cores], False)
@@ -40,7 +37,7 @@ def _main(address: str) -> int:
         lines = [line_of(seat) for seat in seats]
         print("\n".join(table([COLUMNS, *lines])))
         cores = sum(node.cores for node in nodes)
-        print(f"{len(nodes)} nodes, {sum(node.gpus for node in nodes)} GPUs, {cores} cores; code {code()}")
+        print(f"{len(nodes)} nodes, {sum(node.gpus for node in nodes)} GPUs, {cores} cores; code {code(seat.PACKAGES)}")
     return OK if any(line[-1] == "yes" for line in lines) else NO_GPU
 
 

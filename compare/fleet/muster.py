@@ -4,16 +4,16 @@ cores for kinds without a GPU."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from common.gpus import Gpu
 from compare.fleet.cluster import Cluster, Lost, RemoteSeat
-from compare.fleet.seat import code
+from compare.fleet.seat import PACKAGES
+from compare.identity import code
+from compare.plan.fingerprint import pairs_that_differ
 
 PRETEND = "DIPTYCH_FLEET_PRETEND"  # environment variable: believe the nodes' GPU labels and only check and compile
-UNKNOWN = "unknown"  # stands for the version of a package that a node lacks
 
 
 class Mixed(ValueError):
@@ -70,7 +70,7 @@ def _begun(seats: Sequence[RemoteSeat], found: Muster) -> list[RemoteSeat]:
     """Start all seats in parallel; return those that answer and are fit."""
     for seat in seats:
         seat.start()
-    ours, fit = code(), []
+    ours, fit = code(PACKAGES), []
     for seat in seats:
         try:
             facts = seat.begin()
@@ -87,12 +87,6 @@ def ensure_alike(kind: str, seats: Sequence[RemoteSeat]) -> None:
     """Raise Mixed if seats of one kind have different software."""
     first, *others = seats
     for seat in others:
-        if differing := differences(first.facts["software"], seat.facts["software"]):
+        if differing := pairs_that_differ(first.facts["software"], seat.facts["software"]):
             told = "; ".join(f"{name} {a} on {first.name} and {b} on {seat.name}" for name, a, b in differing)
             raise Mixed(f"fleet: found {told}; allowed one set for {kind}, or --mixed")
-
-
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    names = dict.fromkeys([*first, *second])
-    pairs = [(name, first.get(name, UNKNOWN), second.get(name, UNKNOWN)) for name in names]
-    return [pair for pair in pairs if pair[1] != pair[2]]

@@ -15,10 +15,9 @@ from typing import Any
 
 from common import gpus
 from compare.analysis import seats
-from compare.exits import NO_GPU, NOTHING, OK, ending
+from compare.exits import NO_GPU, NOTHING, OK, Parser, refusing
 from compare.fleet import muster, shares
-from compare.fleet.asked import Asked
-from compare.fleet.cluster import Cluster, Lost, NoFleet, RemoteSeat
+from compare.fleet.cluster import AUTO, Cluster, Lost, NoFleet, RemoteSeat
 from compare.fleet.drive import Drive
 from compare.fleet.muster import Mixed, Muster
 from compare.fleet.shares import Share
@@ -36,8 +35,25 @@ from compare.workloads import GrammarError
 from compare.workloads.cost import floor_us
 
 REPEATS = "repeats.jsonl"
-CPU = "cpu"
 SLACK_S = 600.0  # beyond a cell's own limit: compiling many rows gives no sign of life
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The words of a verb with --fleet. address: HOST:PORT, auto or local. mixed: seats of one kind may have different
+    versions. words: all others."""
+
+    address: str
+    mixed: bool
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Asked:
+        own = Parser(prog="--fleet", add_help=False, allow_abbrev=False)
+        own.add_argument("--fleet", nargs="?", const=AUTO)
+        own.add_argument("--mixed", action="store_true")
+        found, rest = own.parse_known_args(words)
+        return cls(found.fleet, found.mixed, tuple(rest))
 
 
 class Deaf:
@@ -52,7 +68,7 @@ class Deaf:
 
 @dataclass
 class SeatedRows:
-    """A work (compare.fleet.seat.Work): a share is row numbers, a result a line of cells.jsonl.
+    """What a seat does: a share is row numbers, a result a line of cells.jsonl.
 
     The worker processes live until `close` and rest between shares, as between the chunks of a run.
     """
@@ -78,11 +94,12 @@ class SeatedRows:
         self._stack.close()
 
 
+@refusing(NoFleet, Mixed)
 def main(asked: Any) -> int:
     """Run `run --fleet`, a `compare.__main__.Command`; returns its exit code."""
     over = Asked.of(asked.words)
     execute = functools.partial(_execute, over=over, given=asked.words)
-    return ending(lambda: command.main(over.words, execute), (NoFleet, Mixed))
+    return command.main(over.words, execute)
 
 
 def _execute(options: Options, *, over: Asked, given: tuple[str, ...]) -> int:

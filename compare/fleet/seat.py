@@ -6,7 +6,6 @@ full, the share does not count and the seat is unfit.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -15,12 +14,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from common import versions
 from common.process import Lost, cores, keep_to, once
+from compare.identity import FOLDER as ROOT
+from compare.identity import code
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("common", "compare", "dsl_triton", "dsl_helion")
 PROBE_LIMIT_S = 180.0  # importing torch from a busy network disk takes minutes
 LEAVING_S = 30.0  # the processes of a killed seat may take so long to end
@@ -29,24 +29,6 @@ DISK_BYTES = 256 << 20  # with less, compilers fail and the row would blame the 
 
 class Unfit(RuntimeError):
     """The seat must not work; the message says why. The current share does not count."""
-
-
-class Work(Protocol):
-    """What a seat does. `do` yields the results of a share one by one."""
-
-    def open(self, seat: str) -> None: ...
-
-    def do(self, share: Any) -> Iterator[Any]: ...
-
-    def close(self) -> None: ...
-
-
-def code() -> str:
-    """A hash of the project's source files, 16 hex digits. Driver and seats must have the same."""
-    digest = hashlib.sha256()
-    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 class Seat:
@@ -59,7 +41,7 @@ class Seat:
 
     def __init__(self, name: str, timed: bool, pretended: str | None = None, part: tuple[int, int] = (0, 1)) -> None:
         self.name, self._timed, self._pretended = name, timed, pretended
-        self._work: Work | None = None
+        self._work: Any = None  # compare.fleet.run.SeatedRows, which imports torch
         self._address, self._cores = "", cores()
         if timed:  # Ray sets it to 1 for an actor of one core
             os.environ.pop("OMP_NUM_THREADS", None)
@@ -69,7 +51,7 @@ class Seat:
     def facts(self) -> dict[str, Any]:
         """The seat's host, pid, cores, GPU, software and code hash; `unfit`: why it must not work, or empty."""
         told: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "cores": self._cores}
-        told |= {"gpu": None, "software": {}, "code": code(), "unfit": ""}
+        told |= {"gpu": None, "software": {}, "code": code(PACKAGES), "unfit": ""}
         try:
             versions.ensure("compare", welcome=versions.PACKAGES)
             told |= self._probed()
@@ -81,7 +63,7 @@ class Seat:
             told["unfit"] = str(error)
         return told
 
-    def open(self, work: Work) -> None:
+    def open(self, work: Any) -> None:
         """Open a work; ends the work before it."""
         self.close()
         self._work = work

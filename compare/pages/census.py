@@ -21,12 +21,12 @@ from typing import Any
 
 from compare import stats
 from compare.analysis import runs, verdict
-from compare.analysis.markup import Made
+from compare.analysis.markup import table
 from compare.analysis.standing import KINDS
 from compare.competitors import registry
 from compare.exits import refusing
 from compare.pages import add_write, settle_all
-from compare.pages.samples import BASELINES, FULL, judged, table, taken, tally, verdicts
+from compare.pages.samples import BASELINES, FULL, judged, taken, tally, verdicts
 from compare.record.folder import ROOT
 from compare.report import style
 
@@ -128,7 +128,7 @@ def drawn(records: Sequence[Any]) -> str:
 
 
 def _listed(entries: Sequence[Mapping[str, str]], columns: Sequence[str]) -> str:
-    return table(columns, [[Made(entry.get(name, "")) for name in columns] for entry in entries], len(columns))
+    return table(columns, [[entry.get(name, "") for name in columns] for entry in entries], len(columns))
 
 
 def pages() -> Iterator[tuple[Path, str]]:

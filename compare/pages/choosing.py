@@ -21,7 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compare.analysis import markup, merge, verdict
+from compare.analysis import merge, verdict
+from compare.analysis.markup import table
 from compare.analysis.runs import RunData, read
 from compare.analysis.standing import standings
 from compare.analysis.verdict import Outcome
@@ -34,10 +35,6 @@ from compare.studies import capability
 from compare.studies import sizes as source_sizes
 
 # The committed results of one GPU, as the blocks of docs/choosing-a-dsl.md read them.
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(markup.table(header, rows))
 
 
 def missing(command: str) -> str:

@@ -45,7 +45,7 @@ def counted(member: str) -> str:
     return str(sum(member in case.asked for case in BY_NAME.values() if case.refused is None) or "")
 
 
-def _table(declared: Mapping[str, frozenset[str]], dsl: str) -> list[str]:
+def _table(declared: Mapping[str, frozenset[str]], dsl: str) -> str:
     kernels = [kernel for kernel in declared if kernel.startswith(f"{dsl}/")]
     body = [
         [f"`{member}`", counted(member), *("yes" if member in declared[kernel] else "-" for kernel in kernels)]
@@ -61,13 +61,13 @@ def matrix(declared: Mapping[str, frozenset[str]]) -> str:
     tables = {name: _table(declared, name.lower()) for name in ("Triton", "Helion")}
     if tables["Triton"] == tables["Helion"]:
         tables = {"Triton and Helion alike": tables["Triton"]}
-    return "".join("\n".join([f"### {title}", "", *table, "", ""]) for title, table in tables.items())
+    return "".join(f"### {title}\n\n{table}\n\n" for title, table in tables.items())
 
 
 def refused() -> str:
     """A table of what a DSL lacks and a feature needed: the error, what the kernels do instead, what it costs."""
     rows = ((c.what, f"`{c.error}`", c.instead, c.cost) for c in CONSTRUCTS if c.cost)
-    return "\n".join(markup.table(["wanted", "the error", "instead", "cost"], rows, 4)) + "\n"
+    return markup.table(["wanted", "the error", "instead", "cost"], rows, 4) + "\n"
 
 
 def render(text: str) -> str:

@@ -111,7 +111,7 @@ def table(found: Sequence[Point], suite: str) -> str:
             cells = ["" if value is None else f"{value:.2f}" for value in values]
             where = f"{suite}, {point.day}, Triton {point.triton}, Helion {point.helion}"
             body.append([name, where, ", ".join(point.commits), *cells, len(rows)])
-    return tables.markdown([*columns, *((kind, True) for kind in KINDS), ("equal rows", True)], body)
+    return tables.Table([*columns, *((kind, True) for kind in KINDS), ("equal rows", True)], body).markdown
 
 
 def slower(found: Sequence[Point]) -> str:
@@ -128,7 +128,7 @@ def slower(found: Sequence[Point]) -> str:
                 lines.append((before / last, [name, row, kind, f"{before:.2f}", where, f"{last:.2f}", kept[-1].day]))
     columns = [("kernel", False), ("row", False), ("class", False), ("best", True), ("on", False), ("last", True)]
     body = [line for _, line in sorted(lines, key=lambda one: -one[0])[:SHOWN]]
-    return tables.markdown([*columns, ("of", False)], body) if body else ""
+    return tables.Table([*columns, ("of", False)], body).markdown if body else ""
 
 
 def drawn(found: Mapping[str, Sequence[Point]]) -> str:

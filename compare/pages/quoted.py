@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compare.analysis import tables
+from compare.analysis import markup
 from compare.analysis.committed import KERNELS as COLUMNS
 from compare.analysis.standing import KINDS
 from compare.analysis.verdict import MARGIN
@@ -176,7 +176,7 @@ def classes(figures: Table) -> str:
             )
     names = list(COLUMNS.values())
     header = ["", "rows", *names[:3], "FA3", *names[3:], "Triton's time", "its rate", "of the ceiling"]
-    return tables.of_page([(name, i > 0) for i, name in enumerate(header)], body)
+    return markup.table(header, body)
 
 
 def _reached(figures: Table, kind: str, short: str) -> list[str]:
@@ -198,7 +198,7 @@ def absolute(figures: Table) -> str:
                 cells = [str(share.rows), *_reached(figures, kind, short), f"{share.worst:.0%}", f"`{share.worst_row}`"]
                 body.append([kind, title, *cells])
     header = ["class", "kernel", "rows", "time", "rate", "of the ceiling", "least share", "in row"]
-    return tables.of_page([(name, 1 < i < 7) for i, name in enumerate(header)], body)
+    return markup.table(header, body, 2, 1)
 
 
 def groups(figures: Table) -> str:
@@ -212,7 +212,7 @@ def groups(figures: Table) -> str:
             body.append([group, kind, str(most), *(_speed(one, most) for one in own), row])
     names = [*COLUMNS.values(), "Helion over Triton", "Triton's worst row"]
     header = ["rows of", "class", "rows", *names]
-    return tables.of_page([(name, 1 < i < len(header) - 1) for i, name in enumerate(header)], body)
+    return markup.table(header, body, 2, 1)
 
 
 def rungs(figures: Table) -> str:
@@ -224,7 +224,7 @@ def rungs(figures: Table) -> str:
             pairs = [[figures.get(f"rungs.{kind}.{d}-{name}") for d in ("triton", "helion")] for kind in KINDS]
             cells = [" / ".join(f"{one.value:.2f}" if one else "-" for one in pair) for pair in pairs]
             body.append([f"`{name}`", *cells])
-    return tables.of_page([("rung, Triton / Helion", False), *((kind, True) for kind in KINDS)], body)
+    return markup.table(["rung, Triton / Helion", *KINDS], body)
 
 
 def sources(_: Table) -> str:
@@ -235,7 +235,7 @@ def sources(_: Table) -> str:
     for name, group in groups["group"].items():
         runs = [f"[{run}]({where}/{run}/report.md)" for run in group["runs"]]
         body.append([name, group["about"], ", ".join(runs)])
-    return tables.of_page([("group", False), ("rows", False), ("measured in", False)], body)
+    return markup.table(["group", "rows", "measured in"], body, 3)
 
 
 def summary(figures: Table) -> str:

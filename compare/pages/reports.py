@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from compare.analysis import tables
+from compare.analysis import markup
 from compare.analysis.runs import NotARun
 from compare.exits import refusing
 from compare.pages import add_write, settle_all
@@ -61,10 +61,9 @@ def index(results: Path | None = None) -> str:
             where = ", ".join(f"[{name}]({gpu.name}/{name})" for name in names)
             what = ", ".join(suites) if said else "logs and pages"
             when = " to ".join(dict.fromkeys(days[:1] + days[-1:]))
-            body.append([gpu.name, where, str(len(said) or ""), what, f"{cells:,}" if cells else "", when])
-    titles = ("GPU", "folder", "runs", "suites", "cells", "measured")
-    columns = [(title, title in ("runs", "cells")) for title in titles]
-    return HEAD.read_text(encoding="utf-8").format(table=tables.of_page(columns, body))
+            body.append([gpu.name, where, what, when, len(said) or "", f"{cells:,}" if cells else ""])
+    titles = ("GPU", "folder", "suites", "measured", "runs", "cells")
+    return HEAD.read_text(encoding="utf-8").format(table=markup.table(titles, body, 4))
 
 
 def options(parser: argparse.ArgumentParser) -> None:

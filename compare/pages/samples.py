@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.analysis import tables
+from compare.analysis import markup
 from compare.competitors import registry
 from compare.record.folder import ROOT
 
@@ -52,11 +52,6 @@ def tally(line: Mapping[str, Any]) -> dict[str, int]:
     }  # fmt: skip
 
 
-def table(columns: Sequence[str], body: Sequence[Sequence[Any]], words: int = 1) -> str:
-    """A table as markdown, whose first `words` columns hold no numbers."""
-    return tables.markdown([(name, index >= words) for index, name in enumerate(columns)], body)
-
-
 def judged(lines: Sequence[Mapping[str, Any]]) -> str:
     """One row for each sample of cases of a kernel."""
     keys = ("asked", "right", "wrong", "refused", "crashed")
@@ -65,4 +60,4 @@ def judged(lines: Sequence[Mapping[str, Any]]) -> str:
          Counter(line["counts"])["declared"]]
         for line in lines
     ]  # fmt: skip
-    return table(("kernel", "where", "date", *keys, "declared"), body, 3)
+    return markup.table(("kernel", "where", "date", *keys, "declared"), body, 3)

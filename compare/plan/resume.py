@@ -8,7 +8,6 @@ timed again together. What does not count moves to `superseded.jsonl`; nothing t
 from __future__ import annotations
 
 import datetime
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from compare.record import packed
 from compare.record.manifest import read as read_manifest
 from compare.record.records import Record, Status, latest
 from compare.record.store import Lines, Loaded, load
+from compare.record.whole import put
 
 if TYPE_CHECKING:  # a plan knows GPUs, and with them torch
     from compare.plan.plan import Plan
@@ -110,12 +110,7 @@ def settle(kept: Kept) -> None:
     lines = Lines(path)  # nobody else writes meanwhile; this cuts a torn line
     try:
         _append(path.with_name(SUPERSEDED), _others(kept))
-        temporary = path.with_suffix(".tmp")
-        with open(temporary, "wb") as file:
-            file.write(b"".join(record.to_json().encode() + b"\n" for record in kept.records))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        put(path, "".join(f"{record.to_json()}\n" for record in kept.records))
     finally:
         lines.close()
 

@@ -53,16 +53,27 @@ def versions() -> dict[str, str]:
     return found
 
 
+def now() -> str:
+    """`2026-11-28T09:00:00+00:00`, as manifests have it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 def make(out: str | None, gpu: str, or_else: str = "") -> Path:
     """The run's folder: writable, and new or without cells. or_else: what else is allowed where it holds a run.
 
     Raises CannotWrite before any work is done.
     """
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = Path(out) if out else Path("results") / f"{now}_{gpu}_{commit()}"
-    ensure_writable(folder)
+    folder = named(out, gpu)
     if packed.there(folder / "cells.jsonl"):
         raise CannotWrite(f"out: found {folder}, which holds a run already; allowed a new or empty folder{or_else}")
+    return folder
+
+
+def named(out: str | None, gpu: str, what: str = "") -> Path:
+    """The folder `out`, by default one below results/ with the time, made if it does not exist. Raises CannotWrite."""
+    at = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = Path(out) if out else Path("results") / f"{what}{at}_{gpu}_{commit()}"
+    ensure_writable(folder)
     return folder
 
 
@@ -87,7 +98,7 @@ def manifest(argv: list[str], run_id: str, facts: dict[str, Any]) -> dict[str, A
         "schema": 1,
         "run_id": run_id,
         "command": command(argv),
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started": now(),
         "commit": commit().removesuffix("-dirty"),
         "dirty": commit().endswith("-dirty"),
         "machine": {"system": platform.platform(terse=True), "cpus": os.cpu_count()},

@@ -6,6 +6,7 @@ from typing import Any
 
 from compare.record.contract import CACHES, TIMERS
 from compare.record.fields import (
+    AMOUNT,
     COUNT,
     LIST,
     OBJECT,
@@ -19,7 +20,6 @@ from compare.record.fields import (
     one_of,
 )
 
-_AMOUNT: Check = (lambda found: isinstance(found, int | float) and 0.0 <= found <= 1e15, "a number from 0 to 1e15")
 _TIMING = {
     "timer": one_of(TIMERS),
     "cache": one_of(CACHES),
@@ -27,10 +27,10 @@ _TIMING = {
     **dict.fromkeys(("low_us", "high_us"), nothing_or(TIME)),
     "samples_us": list_of(TIME),
     **dict.fromkeys(("rounds", "calls_per_sample", "page_sets", "cycle_bytes", "processes"), COUNT),
-    "half_width": nothing_or(_AMOUNT),
+    "half_width": nothing_or(AMOUNT),
 }
-_DERIVED = dict.fromkeys(("gbps", "tflops", "floor_us", "floor_share"), _AMOUNT) | {"joules": nothing_or(_AMOUNT)}
-_GATE = {"worst": object_of(_AMOUNT), "page_sets": COUNT, "value_sets": COUNT}
+_DERIVED = dict.fromkeys(("gbps", "tflops", "floor_us", "floor_share"), AMOUNT) | {"joules": nothing_or(AMOUNT)}
+_GATE = {"worst": object_of(AMOUNT), "page_sets": COUNT, "value_sets": COUNT}
 _SIZES = ("num_seqs", "num_tokens", "num_decodes", "max_query_len", "max_seq_len", "total_seq_len", "num_query_heads")
 _LOAD = dict.fromkeys((*_SIZES, "num_kv_heads", "head_size", "block_size", "kv_bytes", "flops"), COUNT)
 _PARTS = {"workload": _LOAD, "timing": _TIMING, "derived": _DERIVED, "gate": _GATE}
@@ -57,7 +57,7 @@ _FACT = _OFTEN | {
     "loops": list_of(OBJECT),
     "occupancy": OBJECT,
     "executed": _COUNTS,
-    "matrix_redundancy": nothing_or(_AMOUNT),
+    "matrix_redundancy": nothing_or(AMOUNT),
     "grid": LIST,
 }
 _ESTIMATE = {"text": TEXT, "limiter": nothing_or(TEXT)}
@@ -68,7 +68,7 @@ def ensure_sound(record: Any) -> None:
     for name, fields in _PARTS.items():
         if (part := getattr(record, name)) is not None:
             checked(vars(part), fields, name)
-    checked(vars(record), {"seconds": _AMOUNT}, "row")
+    checked(vars(record), {"seconds": AMOUNT}, "row")
     for number, fact in enumerate(record.facts):
         where = f"facts[{number}]"
         checked(fact, _FACT, where, _OFTEN)

@@ -21,7 +21,6 @@ from compare.record.records import Evidence, Record, Status
 from compare.report import bars
 from compare.report.blocks import Bullets, Picture, Section, Text
 from compare.report.style import MOST_SERIES
-from compare.report.verdicts import floor
 
 PICTURE = "glance"  # the figure's name
 MOST_FAILURES = 5  # on the first screen; the section Failures has all of them
@@ -56,9 +55,7 @@ def verdicts(run: RunData) -> Verdicts:
     drawn = _drawn(run, unit, shown)
     rows = [record for record in run.raw if record.kernel in {unit, *drawn, *(k for of in shown.values() for k in of)}]
     pairs = verdict.unit_pairs(rows, unit)
-    noise, _ = floor(run.folder, run.gpu, run.contract)
-    margin = verdict.margin_of(noise)
-    judged = verdict.judge(rows, pairs, margin)
+    judged = [one for one in run.judged if (one.kernel, unit) in pairs]
     found = {(s.group, s.kernel): s for s in standings(rows, judged, pairs) if s.speed}
     worst: dict[tuple[str, str], Verdict] = {}
     for one in judged:
@@ -66,7 +63,7 @@ def verdicts(run: RunData) -> Verdicts:
         worst[at] = min(worst.get(at, one), one, key=lambda v: v.speed.ratio)
     entries = {
         kind: tuple(
-            Entry(found[kind, k], verdict.decide(found[kind, k].speed, margin), worst[kind, k])
+            Entry(found[kind, k], verdict.decide(found[kind, k].speed, run.margin), worst[kind, k])
             for k in shown.get(kind, ())
             if (kind, k) in found
         )

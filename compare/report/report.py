@@ -17,7 +17,6 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -42,17 +41,17 @@ def write(run_dir: Path) -> Path:
     runs = merge.tables(whole)
     ensure_one("timing contract", (run for run in runs if run.timed), lambda run: run.contract)
     figure_dir = whole.folder / "figures"
-    drawn = [_drawn(run, figure_dir / str(number) if len(runs) > 1 else figure_dir) for number, run in enumerate(runs)]
-    _write_csv(whole.folder / "summary.csv", drawn, whole.note)
+    for number, run in enumerate(runs):
+        _draw(run, figure_dir / str(number) if len(runs) > 1 else figure_dir)
+    _write_csv(whole.folder / "summary.csv", runs, whole.note)
     report = whole.folder / "report.md"
-    made = [build(run) for run in drawn]
-    pages = [render.markdown(run, sections) for run, sections in zip(drawn, made, strict=True)]
-    put(report, "\n".join(pages))
-    put(whole.folder / "report.html", render.page(drawn, made))
+    made = [build(run) for run in runs]
+    put(report, "\n".join(render.markdown(run, sections) for run, sections in zip(runs, made, strict=True)))
+    put(whole.folder / "report.html", render.page(runs, made))
     return report
 
 
-def _drawn(run: RunData, folder: Path) -> RunData:
+def _draw(run: RunData, folder: Path) -> None:
     """Draw the run's figures into the folder."""
     drawn = figures.draw(
         run.records,
@@ -62,7 +61,7 @@ def _drawn(run: RunData, folder: Path) -> RunData:
         trace=bool(run.manifest.get("trace")),
         suite=run.suite,
     )
-    return replace(run, figures=glance.draw(run, folder) | drawn)
+    run.figures.update(glance.draw(run, folder) | drawn)
 
 
 def _write_csv(path: Path, runs: Sequence[RunData], note: str) -> None:

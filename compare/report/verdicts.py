@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 
@@ -16,27 +15,10 @@ from compare.analysis.standing import Standing, standings
 from compare.analysis.tables import Table
 from compare.analysis.verdict import Outcome, Verdict
 from compare.competitors.registry import BOUNDS
-from compare.record import noise
-from compare.record.noise import Noise
 from compare.report.blocks import Fold, Section, Text
 from compare.stats import Ratio
 
 _ORDER = (Outcome.FASTER, Outcome.SAME, Outcome.AMBIGUOUS, Outcome.SLOWER)
-
-
-def floor(folder: Path, gpu: str, contract: str) -> tuple[Noise | None, str]:
-    """(the noise floor in a run's folder, a sentence about it). A floor of another GPU or contract is ignored."""
-    path = folder / "noise.json"
-    if not path.exists():
-        return None, "No noise floor was measured with this run (`python -m compare doctor`)."
-    try:
-        found = noise.read(path)
-    except (noise.NotNoise, OSError) as error:
-        return None, f"The noise floor was not read: {error}."
-    if (found.gpu, found.contract) != (gpu, contract):
-        return None, f"The noise floor is that of {found.gpu} under {found.contract}: not used."
-    words = f"Identical code differed by {tables.share(found.within)} within a process and"
-    return found, f"{words} {tables.share(found.between)} between processes (`python -m compare doctor`)."
 
 
 def sections(run: RunData) -> list[Section]:
@@ -45,14 +27,12 @@ def sections(run: RunData) -> list[Section]:
     unit = verdict.unit_of(records)
     if unit is None:
         return []
-    margin, said = _margin(run)
-    pairs, twins = verdict.unit_pairs(records, unit), verdict.twin_pairs(records)
-    judged, paired = verdict.judge(records, pairs, margin), verdict.judge(records, twins, margin)
+    judged, pairs, twins = run.judged, verdict.unit_pairs(records, unit), verdict.twin_pairs(records)
+    paired = verdict.judge(records, twins, run.margin)
     made = []
     if judged:
-        words = (
-            f"{_reading(judged, margin)} {said} {_bases(judged)} The verdict of each cell is in the tables of its row."
-        )
+        words = f"{_reading(judged, run.margin)} {run.floor[1]} {_bases(judged)}"
+        words += " The verdict of each cell is in the tables of its row."
         made.append(Section("verdicts", f"Against {unit}", (Text(words), *_tables(standings(records, judged, pairs)))))
     if paired:
         words = "Every Helion kernel against the Triton kernel of its name, row by row; above 1 Helion is faster."
@@ -60,12 +40,6 @@ def sections(run: RunData) -> list[Section]:
         blocks = (Text(words), *_tables(standings(records, paired, twins)), every)
         made.append(Section("twins", "Helion against Triton", blocks))
     return made
-
-
-def _margin(run: RunData) -> tuple[float, str]:
-    """(the margin of a run's verdicts, a sentence about its noise floor)."""
-    found, said = floor(run.folder, run.gpu, run.contract)
-    return verdict.margin_of(found), said
 
 
 def _reading(judged: Sequence[Verdict], margin: float) -> str:
@@ -171,10 +145,7 @@ COLUMNS = ("against", "speed", "speed_low", "speed_high", "verdict", "verdict_ba
 
 def rows(run: RunData) -> pd.DataFrame:
     """`summary.table` with COLUMNS added: empty where a cell has no time or is the unit's own."""
-    margin, _ = _margin(run)
-    unit = verdict.unit_of(run.raw)
-    judged = verdict.judge(run.raw, verdict.unit_pairs(run.raw, unit), margin) if unit else []
-    found = {(v.workload.id, v.kernel): v for v in judged}
+    found = {(v.workload.id, v.kernel): v for v in run.judged}
     by_cell = {r.cell_id: found.get((r.workload.id, r.kernel)) for r in run.raw}
     values = [_columns(by_cell.get(cell)) for cell in run.rows.cell_id] if not run.rows.empty else []
     return run.rows.assign(**{name: [value[name] for value in values] for name in COLUMNS})

@@ -23,7 +23,7 @@ from compare.analysis import runs
 from compare.analysis.cells import combined
 from compare.competitors import registry
 from compare.competitors.registry import UnknownKernel
-from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
+from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, refusing, terminable
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan import duration, resume
 from compare.plan.job import Cell
@@ -241,19 +241,16 @@ def execute(options: Options) -> int:
     return run.execute()
 
 
+@refusing(*_USAGE_ERRORS)
 def main(words: Sequence[str], execute: Callable[[Options], int] = execute) -> int:
     """The exit code of a command line. A SIGTERM ends a run as Ctrl-C does: workers are killed, finished cells kept.
 
     execute: what runs the options, where it is not this machine (compare.fleet.run).
     """
-
-    def work() -> int:
+    with terminable():
         options = parse(words)
         ensure_own_packages()
         if options.shown.version:
             print(_version())
             return OK
         return execute(options)
-
-    with terminable():
-        return ending(work, _USAGE_ERRORS)

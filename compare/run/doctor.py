@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import importlib.util
 import itertools
 import math
@@ -32,7 +31,7 @@ from compare.analysis.verdict import Outcome, Series, Verdict
 from compare.bench.clocks import Clocks, readers, vendor
 from compare.competitors import registry
 from compare.competitors import twins as kernel_twins
-from compare.exits import NO_GPU, OK, WRONG, ending, say
+from compare.exits import NO_GPU, OK, WRONG, refusing, say
 from compare.plan.plan import Plan
 from compare.plan.selection import Selection
 from compare.plan.situation import Situation, situation
@@ -221,7 +220,7 @@ def floor(gpu: str, kernel: str, contract: Contract, rows: Sequence[dict[str, An
         processes=contract.processes,
         within=max(row["within"] for row in rows),
         between=max(row["between"] for row in rows),
-        measured=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        measured=run_folder.now(),
         commit=run_folder.commit(),
         versions=versions(),
         rows=tuple(rows),
@@ -295,7 +294,8 @@ def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
     return WRONG if wrong else OK
 
 
-def _main(asked: argparse.Namespace) -> int:
+@refusing(UnknownGpu, GrammarError, registry.UnknownKernel, run_folder.CannotWrite)
+def main(asked: argparse.Namespace) -> int:
     console = Console()
     registry.module_path(asked.kernel)
     now = situation(asked.gpu, asked.device)
@@ -310,7 +310,3 @@ def _main(asked: argparse.Namespace) -> int:
     except NotMeasured as error:
         say(error)
         return WRONG
-
-
-def main(asked: argparse.Namespace) -> int:
-    return ending(lambda: _main(asked), (UnknownGpu, GrammarError, registry.UnknownKernel, run_folder.CannotWrite))

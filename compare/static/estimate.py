@@ -23,7 +23,7 @@ import heapq
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -259,36 +259,23 @@ def estimate_launch(
     )
 
 
-def _sharing(found: Sequence[Work], spared: int) -> list[Work]:
-    """The launches with `spared` fewer bytes of pages to read, each by its share of all page reads: every sequence is
-    in one of them."""
-    paged = sum(work.page_bytes for work in found)
-    share = min(spared / paged, 1.0) if paged else 0.0
-    return [replace(work, read_bytes=work.read_bytes - int(share * work.page_bytes)) for work in found]
-
-
 def estimate(
     workload: Workload,
     kernel_id: str,
     config: Mapping[str, Any],
     facts: Sequence[Mapping[str, Any]],
     gpu: Gpu,
-    distinct_bytes: int | None = None,
 ) -> Estimate:
     """Floor and estimate of one call. facts: of each launch, as a record holds them, compiled for `gpu`.
 
-    distinct_bytes: of K and V, where sequences share pages; None = every sequence has its own.
     Raises NoEstimate for a kernel without a rule, for a GPU without stated peaks, and where there are no facts.
     """
     machine_of(gpu)
     found = works(kernel_id, config, [str(f["kernel"]) for f in facts], workload)
     if not found:
         raise NoEstimate(f"kernel: found {kernel_id} with {len(facts)} launches, allowed one with a rule and facts")
-    needed = cost.cost(workload)
-    spared = max(needed.kv_bytes - distinct_bytes, 0) if distinct_bytes is not None else 0
-    found = _sharing(found, spared)
     launches = tuple(estimate_launch(work, fact, gpu) for work, fact in zip(found, facts, strict=True))
-    floor = cost.floor_of(replace(needed, kv_bytes=needed.kv_bytes - spared), workload.shape.dtype, gpu)
+    floor = cost.floor_us(workload, gpu)
     us = max(sum(one.us for one in launches), floor)
     launching = sum(one.launch_us for one in launches)
     limiter = "launch" if 2 * launching >= us else max(launches, key=lambda one: one.us).limiter

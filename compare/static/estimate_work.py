@@ -29,8 +29,7 @@ LEAST_LANES = 16  # of a padded row (dsl_triton/binding.py)
 class Work:
     """tiles: of each program that has any, in launch order. rows, keys: of one tile. tile_bytes: K and V that a tile
     loads. read_bytes: distinct bytes that the launch reads from memory; write_bytes: bytes that it writes. tile_flops:
-    of a tile's two products, masked pairs included. page_bytes: the read_bytes that are K and V in pages, which
-    sequences may share, unlike scratch, partial results and queries."""
+    of a tile's two products, masked pairs included."""
 
     tiles: tuple[int, ...]
     rows: int
@@ -39,7 +38,6 @@ class Work:
     read_bytes: int
     write_bytes: int
     tile_flops: int = 0
-    page_bytes: int = 0
 
 
 Ints = np.ndarray  # a number a Q Block
@@ -131,9 +129,7 @@ def _attention(workload: Workload, cut: _Blocks, programs: int | None = None, co
     part_bytes = parts * cut.rows * _part_bytes(shape)
     written = part_bytes if parts and cut.segments > 1 else out + (part_bytes if programs else 0)
     tile_flops = _tile_flops(shape, cut.rows, cut.keys)
-    read, tile_bytes = keys * each_key, cut.keys * each_key
-    paged = read if copied is None else 0
-    return Work(tiles, cut.rows, cut.keys, tile_bytes, read + query, written, tile_flops, paged)
+    return Work(tiles, cut.rows, cut.keys, cut.keys * each_key, keys * each_key + query, written, tile_flops)
 
 
 def _blocks(workload: Workload, part: Mapping[str, Any], served: Served) -> _Blocks:
@@ -168,7 +164,7 @@ def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
         tiles += [n for n in each for _ in range(shape.num_query_heads)]
     keys, query, out = _sizes(workload, _everybody)
     read, tile_bytes = keys * key_bytes(workload), page * key_bytes(workload)
-    return Work(tuple(tiles), 1, page, tile_bytes, read + query, out, _tile_flops(shape, 1, page), read)
+    return Work(tuple(tiles), 1, page, tile_bytes, read + query, out, _tile_flops(shape, 1, page))
 
 
 def _parts_read(workload: Workload, cut: _Blocks) -> Work:
@@ -221,7 +217,7 @@ def _copy(workload: Workload, config: Mapping[str, Any], copied: int) -> Work:
     share, more = divmod(keys // part["tile_size"], part["copy_programs"])
     each = tuple(n for n in [share + 1] * more + [share] * (part["copy_programs"] - more) if n)
     read = keys * key_bytes(workload)
-    return Work(each, 1, 0, 0, read, keys * copied, page_bytes=read)
+    return Work(each, 1, 0, 0, read, keys * copied)
 
 
 def _unpaged(workload: Workload, config: Mapping[str, Any], place: int, copied: int) -> Work:

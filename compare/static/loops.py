@@ -16,8 +16,8 @@ class Mix:
     """Instructions of one wave (AMD) or warp (NVIDIA), counted by class.
 
     matrix: by shape; matrix_flops: FLOPs of these, None where the code does not tell. vector: arithmetic other than
-    matrix and transcendental. loads, stores: of global memory, by bits a lane (`tma`: a descriptor's); to_shared: loads
-    that bypass registers. shared_reads, shared_writes: LDS, by bits a lane (`ldmatrix` is 128). spill_traffic: accesses
+    matrix and transcendental. loads: of global memory, by bits a lane (`tma`: a descriptor's); to_shared: loads that
+    bypass registers. shared_reads, shared_writes: LDS, by bits a lane (`ldmatrix` is 128). spill_traffic: accesses
     of scratch. waits: for memory. kinds: all instructions by the kinds of compare.static.warp; cold, warm: clocks of a
     pass of a warp alone, by kind, where loads of global memory come from memory or from L2 (NVIDIA up to sm_90).
     """
@@ -27,9 +27,7 @@ class Mix:
     matrix_flops: int | None
     vector: int
     transcendental: int
-    scalar: int
     loads: dict[str, int] = field(hash=False)
-    stores: dict[str, int] = field(hash=False)
     to_shared: int
     shared_reads: dict[str, int] = field(hash=False)
     shared_writes: dict[str, int] = field(hash=False)
@@ -66,9 +64,7 @@ def mix(seen: Iterable[Seen]) -> Mix:
         matrix_flops=None if None in flops else sum(flops),
         vector=kinds["vector"],
         transcendental=kinds["transcendental"],
-        scalar=kinds["scalar"],
         loads=by_key("load"),
-        stores=by_key("store"),
         to_shared=sum(one.to_shared for one in seen),
         shared_reads=by_key("shared_read"),
         shared_writes=by_key("shared_write"),

@@ -50,25 +50,16 @@ class NotCompiled(RuntimeError):
 
 def loop_of(facts: Facts) -> Facts | None:
     """The loop of a whole tile: the leanest innermost one with products, the heaviest where none has any."""
-    loops = facts.get("loops", ())
+    loops = facts["loops"]
     products = [one for one in loops if one["matrix"]]
     if products:
         return min(products, key=lambda one: one["instructions"])
     return max(loops, key=lambda one: one["instructions"], default=None)
 
 
-def count(loop: Facts, kind: str) -> int:
-    """Instructions of a kind that a warp issues in a pass of a loop."""
-    found = loop[kind]
-    return sum(found.values()) if isinstance(found, Mapping) else found
-
-
 def _counted(loop: Facts, facts: Facts, machine: Machine, latency: float) -> dict[str, float]:
     """Clocks of a pass by kind from counts alone: each instruction `dependent`, loads as the estimate has them."""
-    whole = {"arithmetic": loop["vector"], "address": loop["scalar"], "exp": loop["transcendental"]}
-    whole |= {"matrix": count(loop, "matrix"), "barrier": loop["barriers"], "loads": count(loop, "loads")}
-    whole |= {"shared": count(loop, "shared_reads") + count(loop, "shared_writes"), "spill": loop["spill_traffic"]}
-    found = {kind: machine.dependent * many for kind, many in (loop.get("kinds") or whole).items()}
+    found = {kind: machine.dependent * many for kind, many in loop["kinds"].items()}
     warps = int(facts["num_warps"])
     product = matrix_flops(loop["matrix"], warps) / machine.matrix * SCHEDULERS / min(warps, SCHEDULERS)
     waits = loop["waits"] if any(name.startswith("HGMMA") for name in loop["matrix"]) else 0
@@ -107,7 +98,7 @@ class Launch:
         latency = cold * machine.latency_ns * ghz + (1 - cold) * warp.WARM + self.transfer
         if loop is None:
             return {"loads": 2 * latency}
-        if not loop.get("cold"):
+        if not loop["cold"]:
             return _counted(loop, self.facts, machine, latency)
         far = (latency - warp.WARM) / (warp.COLD - warp.WARM)
         both = {kind: (loop["warm"].get(kind, 0), loop["cold"].get(kind, 0)) for kind in warp.KINDS}
@@ -236,7 +227,7 @@ def trades(slow: Side, fast: Side) -> list[Trade]:
         found.append(Trade("instructions", now - mine.said(issued=theirs.issued).us))
     found.append(Trade("programs", now - mine.said(held=theirs.held).us))
     found.append(Trade("outside", now - mine.said(outside=theirs.outside).us))
-    bytes_ = {name: getattr(mine.work, name) for name in ("read_bytes", "write_bytes", "page_bytes")}
+    bytes_ = {name: getattr(mine.work, name) for name in ("read_bytes", "write_bytes")}
     cut = replace(theirs.work, **bytes_)
     clocks = None if alike or unmultiplied else theirs.clocks
     found.append(Trade("cut", now - mine.said(clocks, work=cut).us))
@@ -304,7 +295,7 @@ def _words(name: str, slow: Side, fast: Side) -> str:
     a, b = (one.facts for one in both)
     if name in (words := ISSUED | WAITED):
         clocks = " for ".join(f"{one.clocks.get(name, 0):.0f}" for one in both)
-        kinds = [(loop_of(one) or {}).get("kinds", {}).get(name) for one in (a, b)]
+        kinds = [(loop_of(one) or {"kinds": {}})["kinds"].get(name) for one in (a, b)]
         issued = f" ({kinds[0] or 0} instructions for {kinds[1] or 0})" if any(kinds) else ""
         if name == "matrix":
             issued = f" ({' for '.join(_products(loop_of(one)) for one in (a, b))})"
@@ -357,7 +348,7 @@ def _launch(launch: Launch, said: LaunchEstimate) -> list[str]:
     for one in facts["loops"]:
         if one is loop or one["matrix"]:
             loads = ", ".join(f"{n} of {bits} bits" for bits, n in one["loads"].items()) or "none"
-            kinds = ", ".join(f"{n} {kind}" for kind in warp.KINDS if (n := one.get("kinds", {}).get(kind)))
+            kinds = ", ".join(f"{n} {kind}" for kind in warp.KINDS if (n := one["kinds"].get(kind)))
             found.append(
                 f"    {'a tile' if one is loop else 'other loop'}: {one['instructions']} instructions: {kinds}"
             )
@@ -372,18 +363,3 @@ def told(workload: Workload, kernels: Sequence[str], gpu: Gpu) -> list[str]:
     """Both kernels and the difference that explains most. Raises NotCompiled, NoEstimate."""
     found = sides(workload, kernels, gpu)
     return [line for one in found for line in (*lines(one), "")] + [sentence(*ordered(found))]
-
-
-__all__ = [
-    "NoEstimate",
-    "NotCompiled",
-    "Side",
-    "cause",
-    "lines",
-    "ordered",
-    "sentence",
-    "side",
-    "sides",
-    "told",
-    "trades",
-]

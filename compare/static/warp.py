@@ -41,19 +41,8 @@ _KIND = {name: kind for kind, names in _BY_NAME.items() for name in names.split(
 _REGISTER = re.compile(r"\b(U?[RP])(\d+)(?!\d)")
 _SHAPE = re.compile(r"\.(\d+)x(\d+)x(\d+)")
 _NO_RESULT = {
-    "STS",
-    "STSM",
-    "STG",
-    "STL",
-    "BAR",
-    "BRA",
-    "LDGSTS",
-    "LDGDEPBAR",
-    "DEPBAR",
-    "WARPGROUP",
-    "UTMALDG",
-    "SYNCS",
-}
+    "STS", "STSM", "STG", "STL", "BAR", "BRA", "LDGSTS", "LDGDEPBAR", "DEPBAR", "WARPGROUP", "UTMALDG", "SYNCS",
+}  # fmt: skip
 
 
 def kind_of(opcode: str) -> str:

@@ -10,7 +10,6 @@ NAMED = {
     "host": "compare.studies.host",
     "counts": "compare.studies.counts",
     "estimates": "compare.studies.estimates",
-    "pairs": "compare.studies.pairs",
     "stress": "compare.studies.stress",
     "sizes": "compare.studies.sizes",
     "engine": "compare.studies.engine.engine",

@@ -25,7 +25,7 @@ from common.kit import levels
 from common.kit.inside import Asked
 from common.mutants.right import RIGHT, Right
 from compare.analysis import markup
-from compare.exits import OK, USAGE, WRONG, say
+from compare.exits import OK, WRONG, refusing
 from compare.record.store import Busy
 from compare.studies.findings import Findings
 from compare.studies.mutation.worker import asked
@@ -108,7 +108,7 @@ def run(path: Path, head: dict[str, Any], processes: int = 1) -> Iterator[dict[s
             yield found
 
 
-def table(cases: list[dict[str, Any]]) -> list[str]:
+def table(cases: list[dict[str, Any]]) -> str:
     """Each kernel, how often it was called on a case, and how often it was rejected."""
     runs, alarms = Counter(), Counter()
     for case in cases:
@@ -128,16 +128,13 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--jobs", type=at_least_one, default=1, help="processes; default 1")
 
 
+@refusing(ValueError, Busy)
 def main(asked: argparse.Namespace) -> int:
     _one_thread()
     names = zlib.crc32(" ".join(levels.level(asked.level, asked.seed)).encode())
     head = {"runs": asked.runs, "seed": asked.seed, "share": asked.share, "level": asked.level, "names": names}
-    try:
-        cases = list(run(asked.out / FOUND, head, asked.jobs))
-    except (ValueError, Busy) as error:
-        say(error)
-        return USAGE
-    print("\n".join(table(cases)))
+    cases = list(run(asked.out / FOUND, head, asked.jobs))
+    print(table(cases))
     wrong = [(case["case"], name, why) for case in cases for name, why in case["alarms"].items()]
     for case, name, why in wrong:
         print(f"{name} on {case}: {why}")

@@ -24,7 +24,7 @@ from pathlib import Path
 from common import gpus
 from compare.analysis import runs
 from compare.competitors.registry import UnknownKernel
-from compare.exits import NO_GPU, OK, WRONG, ending, say
+from compare.exits import NO_GPU, OK, WRONG, refusing, say
 from compare.plan.selection import selection
 from compare.plan.situation import situation
 from compare.record.contract import UNIT
@@ -180,25 +180,20 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="the bisection's folder (default results/bisect_...)")
 
 
+@refusing(CannotBisect)
 def main(asked: argparse.Namespace) -> int:
     """0 found; 1 only skipped commits are left; 2 usage, or nothing was lost; 3 no GPU for a speed; 130 interrupted."""
     if asked.what == "speed" and gpus.detect() is None:
         say("--what: found speed without a GPU, allowed right, or a machine with one")
         return NO_GPU
-
-    def work() -> int:
-        name = re.sub(r"[^\w.]+", "-", f"bisect_{asked.what}_{asked.kernel}_{asked.row}")
-        words = (*(("--suite", asked.suite) if asked.suite else ()), "--workload", asked.row, "--seed", asked.seed)
-        row = Row(words, asked.kernel, asked.unit if asked.what == "speed" else None)
-        row.ensure_one()
-        one = Bisection(ROOT, (asked.out or Path("results") / name).resolve(), row.run, row.value)
-        first = one.first(asked.bad, asked.good)
-        shown = first and one.git("log", "-1", "--format=%h %ad %s", "--date=short", first, at=ROOT)
-        print(
-            f"first bad commit: {shown}"
-            if shown
-            else f"only commits that do not run are left; {one.tree}: git bisect log"
-        )
-        return OK if shown else WRONG
-
-    return ending(work, (CannotBisect,))
+    name = re.sub(r"[^\w.]+", "-", f"bisect_{asked.what}_{asked.kernel}_{asked.row}")
+    words = (*(("--suite", asked.suite) if asked.suite else ()), "--workload", asked.row, "--seed", asked.seed)
+    row = Row(words, asked.kernel, asked.unit if asked.what == "speed" else None)
+    row.ensure_one()
+    one = Bisection(ROOT, (asked.out or Path("results") / name).resolve(), row.run, row.value)
+    first = one.first(asked.bad, asked.good)
+    if first is None:
+        print(f"only commits that do not run are left; {one.tree}: git bisect log")
+        return WRONG
+    print(f"first bad commit: {one.git('log', '-1', '--format=%h %ad %s', '--date=short', first, at=ROOT)}")
+    return OK

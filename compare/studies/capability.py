@@ -8,7 +8,6 @@ cannot express are in compare.studies.constructs, each with the error that a tes
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -171,7 +170,7 @@ def write(path: Path, cells: Iterable[dict[str, Any]], device: str) -> None:
     ordered = [found[key] for key in sorted(found)]
     ids = [kernel for kernel in registry.OWN if any(cell["kernel"] == kernel for cell in ordered)]
     meta = {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "date": run_folder.now()[:10],
         "commit": run_folder.commit(),
         "device": device,
         "versions": run_folder.versions(),
@@ -219,7 +218,7 @@ def _conformance(results: Results) -> list[str]:
             wrong = [(kernel, row[kernel]) for kernel in kernels if row[kernel].error]
             notes |= {(row["aspect"], found.error.replace(kernel, "KERNEL")): "" for kernel, found in wrong}
         header = ["", *(kernel.split("/")[1] for kernel in kernels)]
-        lines += [f"### {dsl.capitalize()}", "", *markup.table(header, body, len(header)), ""]
+        lines += [f"### {dsl.capitalize()}", "", markup.table(header, body, len(header)), ""]
     if notes:
         lines += ["What a kernel says that does not do it:", ""]
         lines += [f"- {aspect}: `{error}`" for aspect, error in notes]
@@ -248,5 +247,5 @@ def render(results: Results) -> str:
         versions=", ".join(f"{name} {version}" for name, version in meta["versions"].items()),
         cells=f"{len(results.cells)} cells: {numbers}", capturable=_capturable(meta),
         aspects="\n".join([*_absent(results), *_conformance(results)]),
-        constructs="\n".join(markup.table(header, constructs, len(header))),
+        constructs=markup.table(header, constructs, len(header)),
     )  # fmt: skip

@@ -2,26 +2,26 @@
 
     python -m compare study everything [--minutes 10] [--only doctor,peers]
 
-It installs nothing: it runs with the current Python and prints which packages that lacks. Finished parts are not run
-again, so an interrupted protocol goes on where it stopped. Exit codes: 0 all parts
-ended well; 1 a wrong or crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted.
+It installs nothing: it runs with the current Python and prints which packages that lacks. Runs go on where they
+stopped, and time again only cells whose code or versions have changed. Exit codes: 0 all parts ended well; 1 a wrong or
+crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from common import gpus
-from compare.exits import INTERRUPTED, NO_GPU, USAGE
-from compare.record import folder as run_folder
+from compare.exits import INTERRUPTED, NO_GPU, refusing
+from compare.plan.situation import situation
 from compare.run import doctor
 
 HELP = "all that is measured on the GPU that is here (`make gpu`)"
@@ -51,50 +51,23 @@ def parts(gpu: str) -> tuple[Part, ...]:
 
     With `--minutes 10` an H200 finishes doctor, peers and serving; the next call continues.
     """
-    run = ("run", "--gpu", gpu, "--max-time", "0.6")
+    run = ("run", "--gpu", gpu, "--max-time", "0.6", "--resume")
+    floor = ("doctor", "--gpu", gpu, "--max-time", "0.5")
+    prompts = (*run, "--suite", "peers", "--workload", PROMPTS, "--new-kv", "--kernels", NEW_KV)
     return (
-        Part(
-            "doctor",
-            ("doctor", "--gpu", gpu, "--max-time", "0.5"),
-            "noise floor: equal twins, one 5% slower",
-        ),
+        Part("doctor", floor, "noise floor: equal twins, one 5% slower"),
         Part("peers", (*run, "--suite", "peers"), "every rung, auto, FA3 and SDPA on the peers rows"),
         Part("serving", (*run, "--suite", "serving", "--kernels", SERVING), "what engines meet"),
         Part("host", ("study", "host", "--gpu", gpu), "host time of a call"),
-        Part(
-            "new_kv",
-            (*run, "--suite", "peers", "--workload", PROMPTS, "--new-kv", "--kernels", NEW_KV),
-            "prompts whose K and V the step hands over",
-        ),
+        Part("new_kv", prompts, "prompts whose K and V the step hands over"),
         *(Part(name, (*run, "--suite", name), f"the paper's {what}") for name, what in FIGURES.items()),
     )
 
 
-def _finished(folder: Path) -> bool:
-    """Whether the part in `folder` finished at this commit."""
-    mark = folder / "part.json"
-    return mark.exists() and json.loads(mark.read_text())["commit"] == run_folder.commit()
-
-
-def _start(command: list[str]) -> int:
-    return subprocess.run(command, check=False).returncode
-
-
 def _run(part: Part, folder: Path) -> int:
-    """Run the part and return its exit status. A part that ended with a verdict is marked as finished.
-
-    An uncaught error also exits with 1, so a part must have left files to count.
-    """
-    if folder.exists():  # interrupted, or of another commit: keep its measurements
-        number = next(n for n in range(1, 1000) if not folder.with_name(f"{folder.name}.{n}").exists())
-        folder.rename(folder.with_name(f"{folder.name}.{number}"))
-    folder.mkdir(parents=True)
-    began = time.monotonic()
-    status = _start([sys.executable, "-m", "compare.__main__", *part.words, "--out", str(folder)])
-    if status in (0, 1, 4) and any(folder.iterdir()):  # 4: a goal was missed
-        mark = {"commit": run_folder.commit(), "status": status, "seconds": round(time.monotonic() - began, 1)}
-        (folder / "part.json").write_text(json.dumps(mark) + "\n")
-    return status
+    """Run the part and return its exit status."""
+    command = [sys.executable, "-m", "compare.__main__", *part.words, "--out", str(folder)]
+    return subprocess.run(command, check=False).returncode
 
 
 def options(new: argparse.ArgumentParser) -> None:
@@ -104,39 +77,28 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--minutes", type=float, default=10.0, help="no part begins after so many (default 10)")
 
 
+@refusing(gpus.UnknownGpu, ValueError)
 def main(asked: argparse.Namespace) -> int:
     """0 all parts ended well; 1 a wrong or crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted."""
-    console = Console()
-    here = gpus.detect()
-    try:
-        meant = here if asked.gpu == "auto" else gpus.resolve(asked.gpu)
-    except gpus.UnknownGpu as error:
-        console.print(str(error), markup=False)
-        return USAGE
-    if here is None or meant != here:
-        console.print(f"{asked.gpu} is not here: nothing to measure")
+    console, now = Console(), situation(asked.gpu, None)
+    if not now.measure:
+        console.print(f"{now.line}: nothing to measure", markup=False)
         return NO_GPU
-    chosen = parts(here.name if here.name in gpus.TABLE else "auto")
-    if asked.only is not None:
-        names = set(asked.only.split(","))
-        unknown = names - {part.name for part in chosen}
-        if unknown:
-            allowed = ", ".join(part.name for part in chosen)
-            console.print(f"--only: found {', '.join(sorted(unknown))}, allowed {allowed}")
-            return USAGE
-        chosen = tuple(part for part in chosen if part.name in names)
+    known = {part.name: part for part in parts(now.name if now.name in gpus.TABLE else "auto")}
+    wanted = known if asked.only is None else asked.only.split(",")
+    if unknown := sorted(set(wanted) - set(known)):
+        raise ValueError(f"--only: found {', '.join(unknown)}, allowed {', '.join(known)}")
     for line in doctor.lacking():
         console.print(f"[yellow]{line}[/]")
-    return _protocol(console, chosen, asked.out or Path("results") / f"protocol_{here.name}", asked.minutes * 60)
+    chosen = [part for name, part in known.items() if name in wanted]
+    return _protocol(console, chosen, asked.out or Path("results") / f"protocol_{now.name}", asked.minutes * 60)
 
 
-def _protocol(console: Console, chosen: tuple[Part, ...], out: Path, seconds: float) -> int:
+def _protocol(console: Console, chosen: Sequence[Part], out: Path, seconds: float) -> int:
     began, worst = time.monotonic(), 0
     for number, part in enumerate(chosen, 1):
         folder, label = out / part.name, f"[{number}/{len(chosen)}] {part.name}: {part.what}"
-        if _finished(folder):
-            console.print(f"{label} - finished before, in {folder}", markup=False)
-        elif time.monotonic() - began > seconds:
+        if time.monotonic() - began > seconds:
             console.print(f"{label} - not begun: the time is up; the same command goes on here", markup=False)
         else:
             console.print(label, markup=False, style="bold")

@@ -11,7 +11,7 @@ A line a DSL and batch has microseconds a call, the median of seven rounds:
     graph    the replay of one captured call
     kept     how many calls are repeated from what was kept
 
---out keeps the rows in DIR/host.jsonl.
+--out writes the rows to DIR/host.jsonl as they come.
 Exit codes: 0; 2 usage; 3 the GPU that is named is not here; 4 `call` exceeds the goal.
 """
 
@@ -36,6 +36,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from compare.competitors import registry
 from compare.exits import GATE, NO_GPU, OK, refusing
+from compare.plan.situation import situation
 from compare.record import folder as run_folder
 from compare.workloads import parse_lens
 
@@ -111,11 +112,13 @@ def options(parser: argparse.ArgumentParser) -> None:
 @refusing(gpus.UnknownGpu)
 def main(asked: argparse.Namespace) -> int:
     """0; 2 usage; 3 the GPU that is named is not here; 4 `call` exceeds the goal."""
-    here = gpus.detect()
-    meant = here if asked.gpu == "auto" else gpus.resolve(asked.gpu)
-    if here is None or meant != here:
-        print(f"{asked.gpu} is not here: host time is that of launches which happen")
+    now = situation(asked.gpu, None)
+    if not now.measure:
+        print(f"{now.line}: host time is that of launches which happen")
         return NO_GPU
+    if asked.out is not None:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        (asked.out / "host.jsonl").unlink(missing_ok=True)
     missed = False
     for dsl in (asked.dsl,) if asked.dsl else registry.DSLS:
         for name in asked.workload.split(","):
@@ -125,11 +128,10 @@ def main(asked: argparse.Namespace) -> int:
             figures = " ".join(f"{k} {v:6.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())
             print(f"{dsl:7} {name:12} {figures}  (goal {GOALS[dsl]:.0f})", flush=True)
             if asked.out is not None:
-                _keep(asked.out, {"dsl": dsl, "workload": name, "gpu": here.name, "commit": run_folder.commit()} | row)
+                _keep(asked.out, {"dsl": dsl, "workload": name, "gpu": now.name, "commit": run_folder.commit()} | row)
     return GATE if missed else OK
 
 
 def _keep(folder: Path, row: dict[str, float | str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "host.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")

@@ -18,7 +18,6 @@ Exit codes: 0; 2 usage; 3 the GPU is not here; 5 no row counts.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from typing import Any
 
 from common.choice.learned import COUNT
 from common.gpus import UnknownGpu
-from compare.analysis import regret
+from compare.analysis import markup, regret
 from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, refusing
 from compare.record import folder as run_folder
@@ -181,28 +180,26 @@ def _left(lines: Sequence[dict[str, Any]], dsl: str, planned: dict[str, list[Any
     return {row for row in {row for row, _ in became} if not all(through(row, kernel) for kernel in mine)}
 
 
-def table(folders: Sequence[Path], begun: bool = False) -> list[str]:
+def table(folders: Sequence[Path], begun: bool = False) -> str:
     """Markdown: means by class and of `auto`, then the rows, the worst first; empty where no row counts. begun: as
     `judged`."""
     rows = [row for folder in folders for row in judged(folder, begun)]
     if not rows:
-        return []
-    lines = ["| auto | class | rows | regret: mean % | p90 % | worst % |", "|---|---|---|---|---|---|"]
+        return ""
+    means = []
     for auto in dict.fromkeys(row.auto for row in rows):
         mine = [row for row in rows if row.auto == auto]
         for kind in ("all", *tune.KINDS):
             regrets = [row.regret for row in mine if kind in ("all", row.kind)]
             if regrets:
-                lines.append(f"| {auto} | {kind} | {len(regrets)} | {regret.spread(regrets)} |")
-    lines += [
-        "",
-        "| row | auto | takes | us | best of the others | us | of | regret % |",
-        "|---|---|---|---|---|---|---|---|",
+                means.append([auto, kind, len(regrets), *regret.spread(regrets).split(" | ")])
+    body = [
+        [x.label, x.auto, x.took, f"{x.us:.1f}", x.best, f"{x.best_us:.1f}", x.timed, f"{100 * x.regret:.1f}"]
+        for x in sorted(rows, key=lambda row: -row.regret)
     ]
-    for row in sorted(rows, key=lambda row: -row.regret):
-        figures = f"{row.us:.1f} | {row.best} | {row.best_us:.1f} | {row.timed} | {100 * row.regret:.1f}"
-        lines.append(f"| {row.label} | {row.auto} | {row.took} | {figures} |")
-    return lines
+    by_class = markup.table(["auto", "class", "rows", "regret: mean %", "p90 %", "worst %"], means, 2)
+    head = ["row", "auto", "takes", "us", "best of the others", "us", "of", "regret %"]
+    return f"{by_class}\n\n{markup.table(head, body, 3)}"
 
 
 def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
@@ -220,7 +217,7 @@ def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
             raise records.NotThisRun(f"out: found {folder}, which holds a run; allowed a new folder, or --resume of it")
     policies_ = {kernel: [p.to_dict() for p in found] for plan_ in plans.values() for kernel, found in plan_.items()}
     more = {"commit": run_folder.commit(), "versions": run_folder.versions(), "minutes": asked.minutes}
-    more |= {"started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+    more |= {"started": run_folder.now()}
     more |= {"sources": won.stamps([kernel for planned in plans.values() for kernel in planned])}
     write_manifest(before, identity | more | {"policies": policies_})
     for dsl, planned in plans.items():
@@ -239,11 +236,11 @@ def main(asked: argparse.Namespace) -> int:
         machine = tune.machine(asked)
         if machine is None:
             return NO_GPU
-        folder = tune.folder(asked.out, machine.gpu.name, "regret")
+        folder = run_folder.named(asked.out, machine.gpu.name, "regret_")
         measure(asked, machine, folder)
     folders = [Path(name) for name in asked.of] if asked.of else [folder]
-    lines = table(folders, asked.begun)
-    print("\n".join(lines) if lines else "no row counts: neither auto nor another candidate was timed")
-    if lines and not asked.of:
-        (folder / "regret.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return OK if lines else NOTHING
+    text = table(folders, asked.begun)
+    print(text or "no row counts: neither auto nor another candidate was timed")
+    if text and not asked.of:
+        (folder / "regret.md").write_text(text + "\n", encoding="utf-8")
+    return OK if text else NOTHING

@@ -17,7 +17,7 @@ from typing import Any
 from common import gpus
 from common.gpus import Gpu
 from compare.competitors import registry
-from compare.exits import INTERRUPTED, USAGE, say
+from compare.exits import INTERRUPTED
 from compare.record import folder as run_folder
 from compare.static.compile import Compilation, Outcome, compile_in_child
 from compare.static.estimate import NoEstimate, estimate
@@ -92,13 +92,9 @@ def _kernels(asked: str) -> Iterator[str]:
 def main(asked: argparse.Namespace) -> int:
     """By --gpu, --kernels, --candidates and --seed of `tune`.
 
-    0; 2 usage; 130 interrupted: kernels ranked so far are in the file.
+    0; 130 interrupted: kernels ranked so far are in the file. Raises UnknownGpu, UnknownKernel.
     """
-    try:
-        gpu, kernels = gpus.resolve(asked.gpu), list(_kernels(asked.kernels))
-    except (gpus.UnknownGpu, registry.UnknownKernel) as error:
-        say(error)
-        return USAGE
+    gpu, kernels = gpus.resolve(asked.gpu), list(_kernels(asked.kernels))
     rows = pick(peers(0), ROWS)
     known = space.read(gpu.name) if space.path(gpu.name).exists() else {"kernels": {}}
     known |= {"label": space.LABEL, "gpu": gpu.name, "arch": gpu.arch, "rows": [row.label for row in rows]}

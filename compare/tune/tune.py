@@ -14,7 +14,6 @@ little was measured; 130 interrupted, what was measured is kept: --resume goes o
 from __future__ import annotations
 
 import argparse
-import datetime
 import hashlib
 import json
 import sys
@@ -27,7 +26,7 @@ from common.gpus import UnknownGpu
 from common.process import cores
 from common.spec import SpecError
 from compare.competitors import registry
-from compare.exits import NO_GPU, NOTHING, OK, ending
+from compare.exits import NO_GPU, NOTHING, OK, refusing
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan.situation import situation
 from compare.process import children
@@ -150,7 +149,7 @@ class Tuning:
         self.arguments, self.machine = arguments, machine
         self.rows = pick_rows(arguments.rows)
         self.plan = plan(registry.select(arguments.kernels), self.rows, arguments, machine.gpu)
-        self.folder = folder(arguments.out, machine.gpu.name)
+        self.folder = run_folder.named(arguments.out, machine.gpu.name, "tune_")
         self.manifest = self._manifest()
         before = self.folder / "manifest.json"
         if before.exists():
@@ -168,7 +167,7 @@ class Tuning:
         identity = json.dumps([rows, policies, self.machine.gpu.name], sort_keys=True)
         return {
             "command": " ".join(["python -m compare tune", *self.arguments.words]),
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "started": run_folder.now(),
             "commit": run_folder.commit(),
             "gpu": self.machine.gpu.name,
             "gpus": len(self.machine.devices),
@@ -201,14 +200,6 @@ class Tuning:
         print("\n".join([f"{name}: {line}" for line in arm.report()]), flush=True)
 
 
-def folder(out: str | None, gpu: str, what: str = "tune") -> Path:
-    """The run's folder, created if it does not exist."""
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    found = Path(out) if out else Path("results") / f"{what}_{now}_{gpu}_{run_folder.commit()}"
-    run_folder.ensure_writable(found)
-    return found
-
-
 def machine(arguments: argparse.Namespace) -> Machine | None:
     """The GPUs of this machine; prints why and returns None if the one asked for is not here."""
     now = situation(arguments.gpu, None)
@@ -222,7 +213,9 @@ def machine(arguments: argparse.Namespace) -> Machine | None:
     return Machine(now.target, tuple(here[:wanted]), arguments.cores or cores())
 
 
-def _main(arguments: argparse.Namespace) -> int:
+@refusing(*_USAGE_ERRORS)
+def main(arguments: argparse.Namespace) -> int:
+    """Run the verb and return the exit code."""
     ensure_own_packages()
     if arguments.rank:
         return rank.main(arguments)
@@ -255,8 +248,3 @@ def tune(arguments: argparse.Namespace, machine: Machine) -> int:
     if arguments.arm == helion.ARM:
         return OK  # what it found is no Config, and so no winner
     return OK if won.write(run.folder, not arguments.no_install) else NOTHING
-
-
-def main(asked: argparse.Namespace) -> int:
-    """Run the verb and return the exit code."""
-    return ending(lambda: _main(asked), _USAGE_ERRORS)

@@ -112,12 +112,8 @@ def floor_us(workload: Workload, gpu: Gpu, cold: bool = True) -> float | None:
 
     cold: the bytes come from HBM; where they may lie in a cache, only FLOPs bound the time.
     """
-    return floor_of(cost(workload), workload.shape.dtype, gpu, cold)
-
-
-def floor_of(needed: Cost, dtype: torch.dtype, gpu: Gpu, cold: bool = True) -> float | None:
-    """`floor_us` for bytes and FLOPs counted elsewhere."""
-    peak = gpu.fp32_tflops if dtype is torch.float32 else gpu.bf16_tflops
+    needed = cost(workload)
+    peak = gpu.fp32_tflops if workload.shape.dtype is torch.float32 else gpu.bf16_tflops
     times = [needed.bytes / gpu.bytes_per_us] if gpu.hbm_gbps and cold else []
     times += [needed.flops / peak / 1e6] if peak else []
     return max(times, default=None)

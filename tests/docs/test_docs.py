@@ -16,7 +16,7 @@ from compare import __main__ as command_line
 from compare import exits
 from compare.analysis.standing import KINDS
 from compare.competitors import registry
-from compare.fleet.asked import Asked
+from compare.fleet.run import Asked
 from compare.plan import selection, situation
 from compare.record import records
 from compare.report import paper

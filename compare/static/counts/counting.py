@@ -30,25 +30,20 @@ _NO_LINE = np.uint64(2**64 - 1)
 class Counts:
     """What one launch does. Instructions are of waves, an access is one instruction of one wave.
 
-    instructions: by mnemonic. kinds: by class (loops.Mix). matrix: by shape. loads, stores: accesses of global memory
-    by bytes a lane; read: bytes that lanes load, by bytes a lane. lines: of 128 bytes that the loads touch, a line once
-    an access. buffers: loads by buffer instructions, which need one register for an address. hinted: loads that tell
-    the caches how to keep a line. waits: s_waitcnt that wait for loads; ahead: loads that these let stay in flight.
-    flights: amd_code.flights. lds_clocks, lds_fewest: compare.static.counts.banks. work: matrix FLOPs of each
-    workgroup. accesses: lines of each load of each workgroup.
+    instructions: by mnemonic. kinds: by class (loops.Mix). matrix: by shape. loads: accesses of global memory by bytes
+    a lane; read: bytes that lanes load, by bytes a lane. lines: of 128 bytes that the loads touch, a line once an
+    access. hinted: loads that tell the caches how to keep a line. waits: s_waitcnt that wait for loads; ahead: loads
+    that these let stay in flight. flights: amd_code.flights. lds_clocks, lds_fewest: compare.static.counts.banks. work:
+    matrix FLOPs of each workgroup. accesses: lines of each load of each workgroup.
     """
 
-    kernel: str
     programs: int
-    warps: int
     instructions: Counter[str]
     kinds: Counter[str]
     matrix: Counter[str]
     loads: Counter[int]
     read: Counter[int]
-    stores: Counter[int]
     lines: int
-    buffers: int
     hinted: int
     waits: int
     ahead: int
@@ -88,11 +83,6 @@ class Counts:
             "lines": found.distinct,
             "fetched": sum(found.each),
         }
-
-    @property
-    def wide(self) -> float:
-        """Share of the loaded bytes that come in accesses of 16 bytes a lane."""
-        return self.read[16] / max(sum(self.read.values()), 1)
 
 
 class Counting(Watch):
@@ -142,12 +132,9 @@ def counted(compiled: CompiledLaunch) -> Counts:
     facts, programs = read(compiled), math.prod(compiled.grid)
     told = _instructions(watch, compiled.assembly, programs)
     return Counts(
-        kernel=compiled.kernel,
         programs=programs,
-        warps=compiled.num_warps,
         loads=watch.of("load"),
         read=watch.of("load bytes"),
-        stores=watch.of("store"),
         lines=watch.lines,
         waits=watch.waits,
         ahead=watch.ahead,
@@ -166,7 +153,7 @@ def _instructions(watch: Counting, assembly: str, programs: int) -> dict[str, An
     """The fields of Counts that depend on how often each block ran."""
     listing = amd_code.parse(assembly).instructions
     names, kinds, matrix, work = Counter(), Counter(), Counter(), np.zeros(programs)
-    buffers = hinted = 0
+    hinted = 0
     for (begin, end), runs in watch.blocks.items():
         times, flops = sum(runs.values()), 0
         for name, operands in listing[begin:end]:
@@ -177,13 +164,10 @@ def _instructions(watch: Counting, assembly: str, programs: int) -> dict[str, An
                 matrix[seen.key.partition(" ")[2]] += times
                 flops += seen.flops or 0
             elif seen.kind == "load":
-                buffers += times * name.startswith("buffer")
                 hinted += times * bool(_HINTS & set(operands.split()))
         for group, count in runs.items() if flops else ():
             work[group] += count * flops
-    return {
-        "instructions": names, "kinds": kinds, "matrix": matrix, "work": work, "buffers": buffers, "hinted": hinted
-    }  # fmt: skip
+    return {"instructions": names, "kinds": kinds, "matrix": matrix, "work": work, "hinted": hinted}
 
 
 @contextmanager

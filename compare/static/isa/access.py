@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from compare.static.isa import memory
 from compare.static.isa.errors import NotExecutable
 from compare.static.isa.operands import bits, register, scalar, vector, wide
 from compare.static.isa.state import LANES, M0, Pending, Waves
@@ -104,10 +103,6 @@ def _load(one: Instruction, kind: str, address: Callable, first: int, to_lds: in
         where, inside = address(w)
         data = np.zeros((w.n, 64, size), np.uint8)
         data[inside] = w.memory.gather(where[inside], size)
-        if size >= 4 and inside[0].any():
-            w.tally["load lines"] += memory.lines(where[0][inside[0]], size)
-            w.tally["loads"] += 1
-            w.tally["load bytes"] += size * int(inside[0].sum())
         if w.watch:
             w.watch.touched("load", size, w.groups, w.memory.placed(where), inside)
         if to_lds is None:

@@ -67,8 +67,8 @@ def _block(note: amd_code.Note, compiled: CompiledLaunch, values: list[Any]) -> 
     return np.frombuffer(bytes(block), np.uint8)
 
 
-def execute(compiled: CompiledLaunch, program: Program | None = None, watch: Watch | None = None) -> dict[str, Any]:
-    """Run a launch in the model, in place; returns its counters.
+def execute(compiled: CompiledLaunch, program: Program | None = None, watch: Watch | None = None) -> None:
+    """Run a launch in the model, in place.
 
     program: decoded code other than the launch's own. watch: is told what happens. Raises NotExecutable, ForeignCode or
     UnreadableCode before anything runs, Fault (or NotExecutable) while it runs.
@@ -78,4 +78,4 @@ def execute(compiled: CompiledLaunch, program: Program | None = None, watch: Wat
     kernel = Kernel(program, compiled.num_warps, compiled.shared_bytes, note.scratch_bytes)
     values = [leaf for argument in compiled.arguments for leaf in _leaves(argument)]
     tensors = [_extent(value) for value in values if torch.is_tensor(value)]
-    return launch(kernel, compiled.grid, _block(note, compiled, values), tensors, watch)
+    launch(kernel, compiled.grid, _block(note, compiled, values), tensors, watch)

@@ -1,13 +1,11 @@
-"""Run a kernel: workgroups in batches, waves at the same instruction together, barriers, counters."""
+"""Run a kernel: workgroups in batches, waves at the same instruction together, barriers."""
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -55,7 +53,6 @@ class Block:
     steps: tuple[tuple[Callable[[Waves], None], Instruction], ...]
     last: Instruction | None
     target: int
-    counts: Counter
 
 
 class Program:
@@ -74,25 +71,21 @@ class Program:
         self.blocks = {begin: self._block(begin, begins) for begin in begins if begin < len(self.listing.instructions)}
 
     def _block(self, begin: int, begins: set[int]) -> Block:
-        steps, counts, code = [], Counter(), self.listing.instructions
+        steps, code = [], self.listing.instructions
         for i in range(begin, len(code)):
             one = code[i]
-            counts["instructions"] += 1
             if one.mnemonic in FLOW:
                 target = self.listing.labels.get(one.operands[0]) if one.operands else -1
                 if target is None:
                     raise NotExecutable(one.mnemonic, f"to {one.operands[0]}, which is outside the kernel")
-                return Block(i + 1, tuple(steps), one, target, counts)
-            if one.mnemonic.startswith("v_mfma"):
-                counts["matrix flops"] += matrix.flops(one.mnemonic)
-                counts["matrix instructions"] += 1
+                return Block(i + 1, tuple(steps), one, target)
             try:
                 step = decode(one, self.arch_vgprs)
             except (IndexError, ValueError) as error:  # fewer or other operands than the mnemonic has
                 raise NotExecutable(one.mnemonic, f"{one.operands}: {error}") from error
             steps += [(step, one)] if step else []
             if i + 1 in begins:
-                return Block(i + 1, tuple(steps), None, -1, counts)
+                return Block(i + 1, tuple(steps), None, -1)
         raise NotExecutable(code[-1].mnemonic, "the kernel ends without s_endpgm")
 
 
@@ -125,7 +118,6 @@ class _Batch:
         self.waves = w = Waves(*sizes, memory, lds, kernel.scratch_bytes, watch, first)
         self.program, self.lds = program, lds
         self.pc, self.alive, self.waiting = np.zeros(count, np.int64), np.ones(count, bool), np.zeros(count, bool)
-        self.counts: Counter = w.tally
         start = program.listing.start
         buffer = 4 * start.get("user_sgpr_private_segment_buffer", 0)
         w.s[:buffer] = POISON  # where gfx90a's scratch would be: an access by it is refused
@@ -165,8 +157,6 @@ class _Batch:
                 step(w)
             except Fault as fault:
                 raise Fault(f"{fault}; at {one.mnemonic} {', '.join(one.operands)}") from fault
-        for name, value in block.counts.items():
-            self.counts[name] += value * w.n
         name = block.last.mnemonic if block.last else ""
         if name == "s_endpgm":
             self._end()
@@ -218,18 +208,15 @@ def launch(
     block: np.ndarray,
     ranges: Sequence[tuple[int, int]],
     watch: Watch | None = None,
-) -> dict[str, Any]:
+) -> None:
     """Run every workgroup of `grid` (up to 3 axes). block: uint8, the packed arguments; ranges: (address, bytes) that
-    the kernel may touch; watch: who is told what happens. Returns counters. Raises NotExecutable, Fault."""
+    the kernel may touch; watch: who is told what happens. Raises NotExecutable, Fault."""
     block = np.concatenate([block, np.zeros(64, np.uint8)])  # a scalar load may fetch past the last argument
     address = block.ctypes.data_as(ctypes.c_void_p).value
     memory = Memory([*ranges, (address, len(block))])
     sizes = [*grid, 1, 1][:3]
     ids = np.stack(np.meshgrid(*(np.arange(n) for n in sizes), indexing="ij"), -1).transpose(2, 1, 0, 3).reshape(-1, 3)
-    groups, counts = max(BATCH_WAVES // kernel.num_warps, 1), Counter(workgroups=len(ids))
+    groups = max(BATCH_WAVES // kernel.num_warps, 1)
     with np.errstate(all="ignore"):
         for first in range(0, len(ids), groups):
-            batch = _Batch(kernel, ids[first : first + groups], memory, address, watch, first)
-            batch.run()
-            counts.update(batch.counts)
-    return dict(counts)
+            _Batch(kernel, ids[first : first + groups], memory, address, watch, first).run()

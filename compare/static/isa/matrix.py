@@ -9,7 +9,7 @@ import numpy as np
 
 from compare.static.isa.convert import bf16_to_f32
 from compare.static.isa.errors import NotExecutable
-from compare.static.isa.fp8 import MANTISSA
+from compare.static.isa.fp8 import NAMES
 from compare.static.isa.fp8 import decode as fp8_to_f32
 from compare.static.isa.operands import bits, register, vector
 from compare.static.isa.state import LANES, Waves
@@ -21,7 +21,7 @@ KNOWN = (
     *(f"{shape}_{kind}" for shape in _HALVES for kind in ("f16", "bf16")), "16x16x4_f32", "32x32x2_f32",
     *(f"{shape}{kind}" for shape in ("16x16x16", "32x32x8", "4x4x4") for kind in ("bf16_1k", "f16")), "16x16x4f32",
     "32x32x2f32", "16x16x128_f8f6f4", "32x32x64_f8f6f4",
-    *(f"{shape}_{a}_{b}" for shape in ("16x16x32", "32x32x16") for a in MANTISSA for b in MANTISSA),
+    *(f"{shape}_{a}_{b}" for shape in ("16x16x32", "32x32x16") for a in NAMES for b in NAMES),
 )  # fmt: skip
 MNEMONICS = tuple(f"v_mfma_f32_{shape}" for shape in KNOWN)
 
@@ -33,12 +33,6 @@ def shape_of(mnemonic: str) -> tuple[int, int, int, str]:
         raise NotExecutable(mnemonic)
     side = int(found[1])
     return side, int(found[2]), 16 if side == 4 else 1, found[4]
-
-
-def flops(mnemonic: str) -> int:
-    """FLOPs (two a multiply-add) that one wave issues."""
-    side, depth, blocks, _ = shape_of(mnemonic)
-    return 2 * side * side * depth * blocks
 
 
 def operand_element(side: int, depth: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -63,7 +57,7 @@ def _types(one: Instruction, kind: str) -> list[str]:
     because A and B agree."""
     if kind != "f8f6f4":
         return kind.split("_") if kind.endswith("8") else [kind, kind]
-    names = [list(MANTISSA)[number : number + 1] for number in (one.number("cbsz"), one.number("blgp"))]
+    names = [NAMES[number : number + 1] for number in (one.number("cbsz"), one.number("blgp"))]
     if not all(names):
         raise NotExecutable(one.mnemonic, "of elements that are not 8 bits")
     return [name for (name,) in names]
@@ -73,7 +67,7 @@ def _unpack(raw: np.ndarray, kind: str, fnuz: bool) -> np.ndarray:
     """uint32 [registers, n, 64] -> float32 [elements, n, 64]."""
     if kind == "f32":
         return raw.view(np.float32)
-    if kind in MANTISSA:
+    if kind in NAMES:
         return fp8_to_f32(np.stack([raw >> np.uint32(8 * i) for i in range(4)], 1), kind, fnuz).reshape(
             -1, *raw.shape[1:]
         )
@@ -89,7 +83,7 @@ def decode(one: Instruction, agprs: int) -> Callable[[Waves], None]:
     if share not in (1, blocks) or offset >= share:
         raise NotExecutable(one.mnemonic, f"cbsz for {share} of {blocks} blocks, abid:{offset}")
     a, b, d = (vector(one.operands[i], agprs) for i in (1, 2, 0))
-    used = side * depth * blocks // 64 * {"f32": 4, **dict.fromkeys(MANTISSA, 1)}.get(types[0], 2) // 4
+    used = side * depth * blocks // 64 * {"f32": 4, **dict.fromkeys(NAMES, 1)}.get(types[0], 2) // 4
     block, row, k = operand_element(side, depth, blocks)
     to_block, to_row, to_column = result_element(side, blocks)
     broadcast = np.full(blocks, offset) if share > 1 else np.arange(blocks)

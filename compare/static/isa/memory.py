@@ -9,7 +9,6 @@ import numpy as np
 
 from compare.static.isa.errors import Fault, NotExecutable
 
-LINE = 128  # bytes of a cache line of the CDNA L2
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
@@ -97,8 +96,3 @@ class Memory:
         }[operation]()  # fmt: skip
         words[index[0]] = new & 0xFFFFFFFF
         return old
-
-
-def lines(addresses: np.ndarray, size: int) -> int:
-    """Cache lines that one wave's load touches; addresses: uint64 of its active lanes."""
-    return len(np.unique(np.concatenate([addresses, addresses + np.uint64(size - 1)]) // np.uint64(LINE)))

@@ -8,7 +8,6 @@ and Helion start every kernel: round to nearest even, denormals kept. Only its b
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,7 +77,6 @@ class Waves:
     first_group: int = 0
     issued: dict[str, np.ndarray] = field(default_factory=dict)
     pending: dict[str, list[Pending]] = field(default_factory=dict)
-    tally: Counter = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.v = np.zeros((self.vectors, self.count, 64), np.uint32)

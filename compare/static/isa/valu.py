@@ -244,7 +244,7 @@ TABLE: dict[str, tuple[str, Callable]] = {
     "v_cvt_u32_f32": ("u=f", to_int(U)), "v_cvt_i32_f32": ("i=f", to_int(np.int32)),
     "v_cvt_pk_bf16_f32": ("u=ff", lambda a, b: pack(f32_to_bf16(a), f32_to_bf16(b))),
     "v_cvt_pk_f16_f32": ("u=ffc", lambda a, b, clamps: pack(to_f16(a, clamps), to_f16(b, clamps))),
-    **{row: of for name in fp8.MANTISSA for row, of in {
+    **{row: of for name in fp8.NAMES for row, of in {
         f"v_cvt_f32_{name}": ("f=uz", lambda a, fnuz, n=name: fp8.decode(a, n, fnuz)),
         f"v_cvt_pk_f32_{name}": ("U=uz", _from_fp8(name, pair)),
         f"v_cvt_scalef32_pk_f32_{name}": ("U=W1z", _from_fp8(name, pair)),

@@ -16,7 +16,6 @@ Exit codes: 0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLL
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
 import json
 import math
@@ -31,12 +30,13 @@ from typing import Any
 
 import torch
 
-from common import gpus
 from common.engines.options import kernel_of
 from common.process import Child, Lost, end_all
 from common.spec import SpecError
 from common.versions import Unsuitable
-from compare.exits import NO_GPU, NOTHING, OK, USAGE, WRONG, say, terminable
+from compare.exits import NO_GPU, NOTHING, OK, WRONG, refusing, terminable
+from compare.identity import code
+from compare.plan.situation import situation
 from compare.process import children
 from compare.record import folder as run_folder
 from compare.record.store import Busy, Lines
@@ -54,6 +54,7 @@ ENGINES = (
 LENGTHS = "100,400,800,1600,3200,6400"
 PARTS = ("start", "logprobs", "mixed", "latency", "serving")
 LINES = "engine.jsonl"
+OURS = ("common", "dsl_triton", "dsl_helion")  # rows of other sources of these do not count as measured
 MODEL = "llama-3-8b"
 CACHE_GIB, SMALL_CACHE_GIB = 40, 2  # of K and V: said, so that engines have as much whatever else is on the GPU
 SEQS, SMALL_SEQS = 256, 64  # sequences beside each other: fewer graphs, and code for them, where tokens are checked
@@ -85,15 +86,6 @@ def requests_of(path: Path, count: int, longest: int) -> list[tuple[int, int]]:
     """(prompt, generated) of the first requests of a trace that fit. Raises trace.TraceError."""
     fitting = [(one.prompt, one.generated) for one in trace.read(path) if one.prompt + one.generated <= longest]
     return [one for one in fitting if min(one) > 0][:count]
-
-
-def sources() -> str:
-    """A hash of our kernels and adapters; rows of other sources do not count as measured."""
-    found = hashlib.sha256()
-    for package in ("common", "dsl_triton", "dsl_helion"):
-        for path in sorted((run_folder.ROOT / package).rglob("*.py")):
-            found.update(str(path.relative_to(run_folder.ROOT)).encode() + path.read_bytes())
-    return found.hexdigest()[:16]
 
 
 def versions() -> dict[str, str]:
@@ -264,28 +256,20 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
     ]  # fmt: skip
 
 
+@refusing(ValueError, Unsuitable, Busy, run_folder.CannotWrite)
 def main(asked: argparse.Namespace) -> int:
     """0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed."""
-    begin, present = time.time(), gpus.detect()
-    try:
-        meant = present if asked.gpu == "auto" else gpus.resolve(asked.gpu)
-        out = asked.out or run_folder.ROOT / "docs" / "results" / (meant.name if meant else "h200") / "engine"
-        tasks = [] if asked.render else tasks_of(asked, engines_of(asked.engines), out / "gpu.lock")
-    except (SpecError, Unsuitable, gpus.UnknownGpu, trace.TraceError, ValueError) as error:
-        say(error)
-        return USAGE
+    begin, now = time.time(), situation(asked.gpu, None)
+    out = asked.out or run_folder.ROOT / "docs" / "results" / (now.name if now.target else "h200") / "engine"
+    tasks = [] if asked.render else tasks_of(asked, engines_of(asked.engines), out / "gpu.lock")
     if not asked.render and importlib.util.find_spec("vllm") is None:
         print("vLLM is not installed: `pip install vllm` beside a GPU; --render needs none", file=sys.stderr)
         return NOTHING
-    if not asked.render and (meant is None or meant != present):
-        print(f"{asked.gpu} is not here: vLLM measures the GPU that is; --render needs none", file=sys.stderr)
+    if not asked.render and not now.measure:
+        print(f"{now.line}; --render needs no GPU", file=sys.stderr)
         return NO_GPU
-    try:
-        run_folder.ensure_writable(out)
-        run = Run(out, sources(), versions())
-    except (run_folder.CannotWrite, Busy) as error:
-        say(error)
-        return USAGE
+    run_folder.ensure_writable(out)
+    run = Run(out, code(OURS), versions())
     try:
         with terminable():
             left = [one for one in map(run.left, tasks) if one is not None]

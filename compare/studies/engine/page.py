@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from compare.analysis.markup import table
 from compare.report import style
+from compare.studies import template
 
 NAME = "engine.md"
 BASE, OTHER = "fa3", "vllm_triton"
@@ -90,22 +92,19 @@ def latencies(rows: Rows) -> dict[tuple[str, str], dict[int, float]]:
     return {one: {n: statistics.median(times) for n, times in at.items()} for one, at in found.items()}
 
 
-def latency_table(rows: Rows) -> list[str]:
+def latency_table(rows: Rows) -> str:
     """Each engine's speed as a share of FA3's with full graphs, by tokens out; in brackets, of FA3's with the same
     graphs."""
     times = latencies(rows)
     lengths = sorted({n for at in times.values() for n in at})
     base = times.get((BASE, "full"), {})
-    lines = [
-        "| engine | graphs | " + " | ".join(f"N={n}" for n in lengths) + " | wrong tokens |",
-        "|---|---|" + "---:|" * (len(lengths) + 1),
-    ]
+    body = []
     for one in [one for one in engines(rows) if one in times]:
         alike = times.get((BASE, one[1]), {}) if one[1] != "full" and one[0] != BASE else {}
         cells = [_cell(times[one].get(n), base.get(n), alike.get(n)) for n in lengths]
         wrong = sum(row["wrong"] for row in rows if (row["engine"], row["graphs"]) == one and row.get("wrong"))
-        lines.append(f"| {one[0]} | {one[1]} | " + " | ".join(cells) + f" | {wrong} |")
-    return lines
+        body.append([*one, *cells, wrong])
+    return table(["engine", "graphs", *(f"N={n}" for n in lengths), "wrong tokens"], body, 2) if body else ""
 
 
 def _cell(took: float | None, base: float | None, alike: float | None) -> str:
@@ -116,7 +115,7 @@ def _cell(took: float | None, base: float | None, alike: float | None) -> str:
     return " ".join(shares)
 
 
-def serving_table(rows: Rows) -> list[str]:
+def serving_table(rows: Rows) -> str:
     """A line per engine: its last pass, and what its first pass compiled."""
     passes: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
     for row in rows:
@@ -124,52 +123,47 @@ def serving_table(rows: Rows) -> list[str]:
             passes.setdefault((row["engine"], row["graphs"]), {})[row["pass"]] = row
     base = passes.get((BASE, "full"), {})
     of = base[max(base)]["tokens_per_s"] if base else None
-    lines = [
-        "| engine | graphs | tokens/s | of FA3 | TTFT p50, p99 ms | ITL p50, p99 ms | requests | first pass tokens/s, "
-        "compiled | wrong tokens |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    body = []
     for one in [one for one in engines(rows) if one in passes]:
         last, first = passes[one][max(passes[one])], passes[one][min(passes[one])]
         share = f"{last['tokens_per_s'] / of:.3f}" if of else ""
-        lines.append(
-            f"| {one[0]} | {one[1]} | {last['tokens_per_s']:,.0f} | {share} | {last['ttft_p50_ms']:.0f}, "
-            f"{last['ttft_p99_ms']:.0f} | {last['itl_p50_ms']:.1f}, {last['itl_p99_ms']:.1f} | "
-            f"{last['done']} of {last['requests']} | {first['tokens_per_s']:,.0f}, {first.get('compiles', 0)} | "
-            f"{sum(row['wrong'] for row in passes[one].values())} |"
-        )
-    return lines
+        body.append([
+            *one, f"{last['tokens_per_s']:,.0f}", share, f"{last['ttft_p50_ms']:.0f}, {last['ttft_p99_ms']:.0f}",
+            f"{last['itl_p50_ms']:.1f}, {last['itl_p99_ms']:.1f}", f"{last['done']} of {last['requests']}",
+            f"{first['tokens_per_s']:,.0f}, {first.get('compiles', 0)}",
+            sum(row["wrong"] for row in passes[one].values()),
+        ])  # fmt: skip
+    head = ["engine", "graphs", "tokens/s", "of FA3", "TTFT p50, p99 ms", "ITL p50, p99 ms", "requests"]
+    return table([*head, "first pass tokens/s, compiled", "wrong tokens"], body, 2) if body else ""
 
 
-def agreement(rows: Rows) -> list[str]:
+def agreement(rows: Rows) -> str:
     """A line per engine: distance of log-probabilities from those of FLASH_ATTN, or of vLLM's Triton kernel where that
     serves no such model; and of those of a request that runs beside others from those that it has alone."""
     values = {(row["engine"], row["graphs"]): row["values"] for row in rows if row["part"] == "logprobs"}
     base = values.get((BASE, "full"), values.get((OTHER, "full")))
     moved = {(row["engine"], row["graphs"]): row for row in rows if row["part"] == "mixed"}
-    beside = " of the same beside others | wrong tokens there |" if moved else ""
-    lines = [f"| engine | graphs | largest difference of a log-probability |{beside} calls that met another launch |",
-             f"|---|---|---:|---:|{'---:|' * 2 * bool(moved)}"]  # fmt: skip
+    body = []
     for one in engines(rows):
         mine = values.get(one)
         far = max(map(abs, (a - b for a, b in zip(mine, base, strict=False)))) if mine and base else None
         unmet = [row["unmet"] for row in rows if (row["engine"], row["graphs"]) == one and "unmet" in row]
-        beside = f" {moved[one]['moved']:.2e} | {moved[one]['wrong']} |" if one in moved else " | |" if moved else ""
-        shown = "" if far is None else f"{far:.2e}"
-        lines.append(f"| {one[0]} | {one[1]} | {shown} |{beside} {max(unmet) if unmet else ''} |")
-    return lines
+        beside = [f"{moved[one]['moved']:.2e}", moved[one]["wrong"]] if one in moved else [""] * 2 * bool(moved)
+        body.append([*one, "" if far is None else f"{far:.2e}", *beside, max(unmet, default="")])
+    head = ["engine", "graphs", "largest difference of a log-probability"]
+    head += ["of the same beside others", "wrong tokens there"] if moved else []
+    return table([*head, "calls that met another launch"], body, 2) if body else ""
 
 
-def start_table(rows: Rows) -> list[str]:
+def start_table(rows: Rows) -> str:
     """A line per engine and kind of start: seconds of its parts, in the order in which they come."""
-    lines = [f"| engine | graphs | code on the disk | {' | '.join(START.values())} |",
-             f"|---|---|---|{'---:|' * len(START)}"]  # fmt: skip
+    body = []
     found = {(row["engine"], row["graphs"], row.get("caches", "")): row for row in rows if row["part"] == "start"}
     for (name, graphs, caches), row in found.items():
         cells = [row.get(part, "") for part in START]
-        shown = " | ".join(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in cells)
-        lines.append(f"| {name} | {graphs} | {DISK[caches]} | {shown} |")
-    return lines
+        shown = (f"{cell:.1f}" if isinstance(cell, float) else cell for cell in cells)
+        body.append([name, graphs, DISK[caches], *shown])
+    return table(["engine", "graphs", "code on the disk", *START.values()], body, 3) if body else ""
 
 
 def figure(rows: Rows, path: Path) -> Path | None:
@@ -195,44 +189,22 @@ def figure(rows: Rows, path: Path) -> Path | None:
     return style.save(drawn, path)
 
 
-def _section(title: str, text: str, table: list[str]) -> list[str]:
-    """The lines of a section; none where the table has no row."""
-    return ["## " + title, "", text, "", *table, ""] if len(table) > 2 else []
-
-
 def render(rows: Rows, drawn: Path | None) -> str:
-    """The page as markdown."""
+    """The page as markdown: templates/engine.md, without the sections whose table is empty."""
+    import jinja2
+
     kept = newest(rows)
     starts = [row for row in kept if row["part"] == "start"]
     about = starts[-1] if starts else {}
-    versions = ", ".join(f"{name} {about[name]}" for name in ("vllm", "torch", "triton") if name in about)
-    lost = [f"- {row['engine']}, {row['graphs']} graphs: {row['status']}: {row['reason']}" for row in kept
-            if row["part"] in UNENDED]  # fmt: skip
-    image = ["", "![speed by tokens out](engine.svg)"] if drawn else []
-    return "\n".join([
-        "# In a real server: our kernels inside vLLM", "",
-        f"{about.get('gpu', 'No GPU yet')}; {versions}. {SHAPES.get(about.get('model'), 'No model')} in bf16, pages "
-        f"of 16, K and V in {KV[about.get('kv_dtype', 'auto')]}. The model counts (`compare.studies.engine.model`), so "
-        "every token is checked; an engine with a wrong one has no time. Written by `python -m compare study engine`; "
-        "`--render` writes it from the rows again.", "",
-        *_section(
-            "500 tokens in, N out, one request (the paper's Figure 9)",
-            "Speed as a share of FlashAttention 3's with full graphs: more than 1 is faster. In brackets: as a share "
-            "of its speed with graphs of the same kind.", [*latency_table(kept), *image] if latencies(kept) else [],
-        ),
-        *_section(
-            "A trace of requests",
-            "All requests come at once; at most 256 run beside each other. Figures are of the last pass.",
-            serving_table(kept),
-        ),
-        *_section("Agreement", "Of log-probabilities, and of calls with the warm-up.", agreement(kept)),
-        *_section(
-            "What a start takes",
-            "From the import of vLLM to 16 tokens of a first request. Kernels: all that Triton gave the process; "
-            "compiled: those that were not on the disk.", start_table(kept),
-        ),
-        *(["## Engines that did not end", "", *lost, ""] if lost else []),
-    ])  # fmt: skip
+    values = {
+        "gpu": about.get("gpu", "No GPU yet"), "model": SHAPES.get(about.get("model"), "No model"),
+        "versions": ", ".join(f"{name} {about[name]}" for name in ("vllm", "torch", "triton") if name in about),
+        "kv": KV[about.get("kv_dtype", "auto")], "drawn": drawn, "latency": latency_table(kept),
+        "serving": serving_table(kept), "agreement": agreement(kept), "starts": start_table(kept),
+        "lost": [row for row in kept if row["part"] in UNENDED],
+    }  # fmt: skip
+    how = {"trim_blocks": True, "keep_trailing_newline": True, "undefined": jinja2.StrictUndefined}
+    return jinja2.Template(template("engine"), **how).render(values)
 
 
 def write(out: Path, rows: Rows) -> Path:

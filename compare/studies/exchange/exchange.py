@@ -13,7 +13,6 @@ Solution or a reference that is not; 2 usage; 5 nothing was traded; 130 interrup
 from __future__ import annotations
 
 import argparse
-import datetime
 import fnmatch
 import json
 import math
@@ -28,7 +27,7 @@ import torch
 from common.spec import SpecError
 from compare.analysis import runs
 from compare.exits import NOTHING, OK, WRONG, refusing, say
-from compare.record.folder import NotARun, commit, versions
+from compare.record.folder import NotARun, commit, now, versions
 from compare.record.records import Record, Status
 from compare.record.whole import put
 from compare.studies.exchange.layout import OP_TYPE, Definition, Row, Solution, objects
@@ -69,7 +68,7 @@ def trace(row: dict[str, Any], solution: str, word: str, found: dict[str, Any]) 
     told: dict[str, Any] = {
         "status": status,
         "environment": {"hardware": gpu, "libs": found.get("versions") or versions()},
-        "timestamp": found.get("at") or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "timestamp": found.get("at") or now(),
         "log": f"{word}: {found['reason']}".removesuffix(": "),
     }
     if status in (PASSED, NUMERICAL):

@@ -224,7 +224,7 @@ def score(lives: Lives, asked: argparse.Namespace) -> None:
     run(lives, exact, asked.jobs, lambda: lives.reordered)
     head, lines = found(lives, cases)
     table.write(asked.out / MUTANTS, head, lines)
-    print("\n".join([*table.table(lines, head["cases"]), "", *table.survivors(lines, names)]))
+    print(table.table(lines, head["cases"]), table.survivors(lines, names), sep="\n\n")
 
 
 def main(asked: argparse.Namespace) -> int:

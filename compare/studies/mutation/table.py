@@ -38,7 +38,7 @@ def died(kills: Set[str], cases: Mapping[str, Sequence[str]]) -> dict[str, str]:
     return {}
 
 
-def table(kernels: Sequence[Line], cases: Mapping[str, Sequence[int]]) -> list[str]:
+def table(kernels: Sequence[Line], cases: Mapping[str, Sequence[int]]) -> str:
     """The score of each level behind those before it, by operator and by axis."""
     counts: dict[str, Counter[str]] = {}
     for line in kernels:
@@ -61,7 +61,7 @@ def table(kernels: Sequence[Line], cases: Mapping[str, Sequence[int]]) -> list[s
     return markup.table(["wrong by", "wrong kernels", "equivalent", *heads], body)
 
 
-def survivors(kernels: Sequence[Line], levels: Sequence[str]) -> list[str]:
+def survivors(kernels: Sequence[Line], levels: Sequence[str]) -> str:
     """Of those that are not equivalent: what no case of these levels rejects, and what it dies of later."""
     body = [
         [f"`{line['case']}`" if "case" in line else line["lives"], line["operator"], f"`{line['change']}`"]

@@ -26,12 +26,9 @@ from common.mutants import emulation
 from common.mutants.emulation import Schedule
 from common.mutants.families import families, meets, places
 from common.mutants.operators import SOURCE, Made, exactly, load, made
+from common.spec.kernel import MEMBERS
 
-SUPPORTS = frozenset({
-    "alibi", "alibi_sqrt", "batch_invariant", "causal", "causal_per_sequence", "chunked_local", "cross", "fp8_kv",
-    "fp8_out", "fp8_query", "head_size_512", "int8_kv", "lse", "non_causal", "prefix_lm", "sinks", "sliding_window",
-    "softcap", "tree_bias", "value_size",
-})  # fmt: skip
+SUPPORTS = MEMBERS - {"full_graph", "x_packed"}  # of the emulation
 TILE, SEGMENTS = 64, 2  # of the emulation
 LIMIT_S = 20.0  # of a kernel on a case
 MEMORY = 8 << 30  # bytes beyond what the imports took: a torch with CUDA takes gigabytes of address space

@@ -131,7 +131,7 @@ def test_settling_that_is_cut_short_anywhere_loses_no_row(tmp_path, monkeypatch,
         return call
 
     for name in ("write", "fsync", "replace"):
-        monkeypatch.setattr(resume.os, name, failing(getattr(resume.os, name)))
+        monkeypatch.setattr(store.os, name, failing(getattr(store.os, name)))
     with contextlib.suppress(OSError):
         settle(kept)
     monkeypatch.undo()

@@ -12,7 +12,7 @@ import torch
 import measuring_worker
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
-from common.spec.kernel import Precision
+from common.spec.kernel import Precision, planned
 from compare.__main__ import main as diptych
 from compare.competitors import registry, twins
 from compare.plan import situation
@@ -128,8 +128,8 @@ def test_a_kernel_that_plans_is_planned_under_its_twins_and_gets_each_page_sets_
     plans = [twin.prepare(batch, Features(), None, None) for batch in batches]
     twin.launch(batches[1], Features(), torch.empty_like(batches[1].query), None, plans[1])
     assert all(plan == f"plan of {id(batch)}" for batch, plan in kernel.seen) and len(kernel.seen) == 20
-    assert twins.Twin(kernel).prepare(batches[0], Features(), None, None) == plans[0]
-    assert twins.Twin(Counting()).prepare(batches[0], Features(), None, "as it was") == "as it was"
+    assert planned(twins.Twin(kernel), batches[0], Features(), None, None) == plans[0]
+    assert planned(twins.Twin(Counting()), batches[0], Features(), None, "as it was") == "as it was"
 
 
 def test_twins_are_kernels_of_the_registry_and_strangers_are_not():

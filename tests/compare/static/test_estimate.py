@@ -167,36 +167,6 @@ def test_no_rule_is_a_typed_error():
             estimate(workload("q1s16"), kernel, Q_BLOCK, [FACTS], gpu)
 
 
-def test_shared_pages_lower_the_floor():
-    rows = [estimate(workload("8q1s4k"), "triton/q_block", Q_BLOCK, [FACTS], H200, pages) for pages in (None, 2**20)]
-    assert rows[1].floor_us < rows[0].floor_us
-
-
-def spared(kernel_id: str, config: dict, symbols: tuple[str, ...], row: Workload, kv: int) -> list[float]:
-    """Bytes that each launch reads less where all K and V in pages are `kv` bytes."""
-    facts = [FACTS | {"kernel": symbol} for symbol in symbols]
-    alone, shared = (estimate(row, kernel_id, config, facts, H200, pages).launches for pages in (None, kv))
-    rate = MACHINES[H200.arch].sustained * H200.hbm_gbps * 1e3
-    return [(one.bytes_us - other.bytes_us) * rate for one, other in zip(alone, shared, strict=True)]
-
-
-def test_sequences_share_pages_and_never_a_scratch():
-    """Of unpaged the copy reads the shared pages once; the attention reads each sequence's own copy."""
-    part, row = {"block_m": 128, "tile_size": 64, "copy_programs": 1024}, workload("8q32s4k")
-    kv = cost.cost(row).kv_bytes
-    found = spared("triton/unpaged", {"prefill": part}, ("_copy_kernel", "_unpaged_kernel"), row, kv // 8)
-    assert found == pytest.approx([kv - kv // 8, 0.0])
-
-
-def test_two_launches_spare_no_more_than_is_shared():
-    """Short queries in one launch, long ones in another: each shares the pages that it reads."""
-    config = {"decode": SEGMENTS | {"num_segments": 1}, "prefill": Q_BLOCK | {"block_m": 128}}
-    row = workload("8q1s4k_8q32s2k")
-    kv = cost.cost(row).kv_bytes
-    found = spared("triton/adjustable_tile", config, ("_segments_kernel", "_long_queries_kernel"), row, kv // 2)
-    assert found == pytest.approx([kv / 3, kv / 6])
-
-
 def test_the_column_of_an_absent_gpu_is_plain_values():
     said = column(workload("q1s1k"), "triton/q_block", Q_BLOCK, [FACTS], H200)
     assert json.loads(json.dumps(said, allow_nan=False)) == said

@@ -17,9 +17,9 @@ from compare.workloads import Workload
 def made(**changes):
     """Two programs of a wave each, the second without matrix work."""
     fields = {
-        "kernel": "_attend", "programs": 2, "warps": 1, "instructions": Counter(v_add_f32=6, s_endpgm=2),
+        "programs": 2, "instructions": Counter(v_add_f32=6, s_endpgm=2),
         "kinds": Counter(vector=6, scalar=2), "matrix": Counter({"16x16x16": 4}), "loads": Counter({16: 3, 4: 1}),
-        "read": Counter({16: 3072, 4: 256}), "stores": Counter(), "lines": 26, "buffers": 4, "hinted": 2, "waits": 2,
+        "read": Counter({16: 3072, 4: 256}), "lines": 26, "hinted": 2, "waits": 2,
         "ahead": 3, "flights": {"32": 16.0, "128": 97.0}, "lds_clocks": 24, "lds_fewest": 8,
         "work": np.array([65536.0, 0.0]),
         "accesses": ((np.array([1, 2]),), (np.array([1, 2]),)), "spills": 0, "registers": 200,

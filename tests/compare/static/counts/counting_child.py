@@ -27,8 +27,8 @@ def main() -> None:
     (one,) = found
     l2 = one.l2(L2(dies=8))
     print(json.dumps({
-        "out": float(out.sum()), "programs": one.programs, "loads": dict(one.loads), "stores": dict(one.stores),
-        "wide": one.wide, "lines": one.lines, "fetched": l2.times, "each": l2.each, "waits": one.waits,
+        "out": float(out.sum()), "programs": one.programs, "loads": dict(one.loads),
+        "lines": one.lines, "fetched": l2.times, "each": l2.each, "waits": one.waits,
         "instructions": sum(one.instructions.values()), "kinds": sum(one.kinds.values()),
     }))  # fmt: skip
 

@@ -204,18 +204,6 @@ def test_a_strided_buffer_is_refused():
         run(w, "buffer_load_dword v20, v1, s[8:11], 0 offen")
 
 
-def test_lines_per_load_are_counted():
-    tensor = words(4096)
-    skew = -tensor.ctypes.data % 128
-    w = waves(tensors=(tensor,))
-    point(w, 4, tensor.ctypes.data + skew)
-    w.v[1, 0] = LANE * 4
-    landed(w, "global_load_dword v20, v1, s[4:5]")
-    w.v[1, 0] = LANE * 128
-    landed(w, "global_load_dword v20, v1, s[4:5]")
-    assert (w.tally["loads"], w.tally["load lines"], w.tally["load bytes"]) == (2, 2 + 64, 512)
-
-
 @pytest.mark.parametrize(("load", "most"), [("global_load_dword v{}, v1, s[4:5]", 63), ("ds_read_b32 v{}, v1", 15)])
 def test_more_accesses_than_a_counter_can_tell(load, most):
     """One more is issued when the first has landed: the compiler leaves out the wait for it."""

@@ -123,8 +123,3 @@ def test_many_waves_at_once_are_as_one_by_one():
     assert np.array_equal(together.v[32:36, 0], each[0].v[32:36, 0])
     assert np.array_equal(together.v[32:36, 2], each[2].v[32:36, 0])
     assert not together.v[32:36, 1].any()
-
-
-def test_the_work_of_an_instruction():
-    assert matrix.flops("v_mfma_f32_16x16x16_bf16") == 2 * 16**3
-    assert matrix.flops("v_mfma_f32_4x4x4_16b_f16") == 2 * 4**3 * 16
