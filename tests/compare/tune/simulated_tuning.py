@@ -116,13 +116,13 @@ def machine(cores: int = 4, devices: tuple[str, ...] = ("",)) -> Machine:
     return Machine(resolve("h200"), devices, cores, "cpu", answers, *lanes)
 
 
-def run(out, *extra: str, minutes=2.0, kernels="triton/q_block", where: Machine | None = None) -> int:
-    """A whole run over the rows of this file; its exit code."""
+def run(out, *extra: str, minutes=2.0, kernels="triton/q_block", where: Machine | None = None, most=8) -> int:
+    """A whole run over the first rows of this file; its exit code."""
     words = ["--kernels", kernels, "--minutes", str(minutes), "--out", str(out), "--no-install", "--candidates", "11"]
     asked = Command("tune", "compare.tune.tune", ()).parser().parse_args([*words, *extra])
     asked.words = words
     path = {"PYTHONPATH": str(Path(__file__).parent)}
-    with mock.patch.object(tune, "pick_rows", lambda count: rows()), mock.patch.dict(os.environ, path):
+    with mock.patch.object(tune, "pick_rows", lambda count: rows()[:most]), mock.patch.dict(os.environ, path):
         return tune.tune(asked, where or machine())
 
 

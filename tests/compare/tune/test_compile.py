@@ -40,7 +40,7 @@ def answers(policies, kernel="triton/q_block", gpu="h200"):
 def test_the_same_code_is_known_by_its_identity_and_spills_drop_out():
     config = type(registry.load("triton/q_block").DEFAULT)
     warps = Policy(set=(("num_warps", 4),))  # what the default has: the same code under another name
-    spilling = Policy("fixed", tuple(flatten(config(128, 64, 2, 2)).items()))
+    spilling = Policy("fixed", tuple(flatten(config(64, 32, 1, 1)).items()))
     found = answers([DEFAULT, warps, spilling])
     assert found["default"]["status"] == "ok" and len(found["default"]["code"]) == 16
     assert found[warps.name]["code"] == found["default"]["code"]

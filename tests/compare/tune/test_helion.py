@@ -20,8 +20,8 @@ ROW = pick(suite("smoke"), "speculative-4")[0]
 @pytest.mark.timeout(300)
 def test_each_row_has_the_default_and_what_was_found_in_its_share_of_the_time(tmp_path, capsys):
     kernels = "triton/q_block,helion/q_block"
-    assert simulated_tuning.run(tmp_path, "--arm", tune_helion.ARM, kernels=kernels) == 0
-    lines, rows = read(tmp_path / "candidates.jsonl"), simulated_tuning.rows()
+    assert simulated_tuning.run(tmp_path, "--arm", tune_helion.ARM, kernels=kernels, most=2) == 0
+    lines, rows = read(tmp_path / "candidates.jsonl"), simulated_tuning.rows()[:2]
     last = latest(lines, tune_helion.ARM)
     named = [kernel for kernel in kernels.split(",") if kernel.startswith("helion/")]
     assert set(last) == {(k, r.label, p) for k in named for r in rows for p in ("default", tune_helion.ARM)}
