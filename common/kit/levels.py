@@ -23,7 +23,7 @@ from common.cases import layouts
 from common.cases.ask import PLAIN
 from common.cases.by_axes import axes_case, drawn_case, num_axes, num_drawn, num_quick, num_smoke
 from common.cases.case import FIELDS, Case, decodes, named
-from common.cases.fills import FILLS, every_code, planted, rising
+from common.cases.fills import FILLS, every_code, far_tail, planted, rising
 from common.cases.named import CASES
 from common.cases.random_cases import num_pairs, random_case
 from common.cases.signed import OFTEN, SIGNED
@@ -36,6 +36,8 @@ _TWO_HEADS = {"heads": (2, 1)}
 # Longer than any case that is not large, and scratch that a longer batch left behind.
 LONG = named("keys-4500", lens=((1, 4500), (1, 40)), **_TWO_HEADS)
 LONG_PLANTED = named("keys-4500-planted", lens=((1, 4500), (3, 300), (1, 40)), head_size=128, fill=planted)
+_TAIL = {"fill": far_tail, "brief": True, "lse": None} | _TWO_HEADS
+LONG_TAIL = named("keys-65541-tail", lens=((1, 65541), (1, 40)), head_size=16, block_size=64, **_TAIL)
 # As long as the contexts that models are sold with, in a form that a CPU can count: at `full`.
 LONGEST = named("keys-1048579", lens=((1, 1048579), (2, 40)), heads=(1, 1), head_size=8, block_size=64)
 LENGTHS = named("lengths-1-to-200", lens=decodes(*range(1, 201)), head_size=16, block_size=8)  # in one batch
@@ -55,7 +57,7 @@ BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the s
     AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
 }
 ELSEWHERE = "prefill-and-decode-alternate"  # whose first call is repeated in another process
-_OWN = (LONG, LONG_PLANTED, LONGEST, LENGTHS, RUNS, AFTER_LONGER, AFTER_MORE, *CODES)
+_OWN = (LONG, LONG_PLANTED, LONG_TAIL, LONGEST, LENGTHS, RUNS, AFTER_LONGER, AFTER_MORE, *CODES)
 KIT_CASES = tuple(case for case in (*CASES, *_OWN, *SIGNED, *SWEPT) if case.refused is None)
 BY_NAME = {case.name: case for case in KIT_CASES}
 # Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
@@ -68,6 +70,7 @@ SMOKE = (
     "key-and-value-of-other-strides", "window-1", "window-page", "window-leaves-leading-segments-empty",
     "window-starts-inside-a-tile", "softcap-15", "softcap-50-logits-4400", "sinks-near-the-mass",
     "non-causal", "padded-tokens", "hints-too-small", "everything-at-once", "keys-4500", "keys-4500-planted",
+    "keys-65541-tail",
     "scratch-after-longer", "scratch-after-more", "company-decodes", "company-prompt", "company-shared-prefix",
     "invariant-decodes", "invariant-prompt", "invariant-shared-prefix", "values-keys-past-fp16",
     "values-logits-far-below",
@@ -107,7 +110,7 @@ def quick() -> list[str]:
 
 def _dtypes(case: Case) -> tuple[torch.dtype, ...]:
     """In which a case is asked at `full`: in their own, where it is long."""
-    return (case.dtype,) if case in (LONGEST, *SIGNED, *SWEPT) else DTYPES
+    return (case.dtype,) if case in (LONG_TAIL, LONGEST, *SIGNED, *SWEPT) else DTYPES
 
 
 def is_made(case: Case) -> bool:
@@ -183,7 +186,7 @@ _DRAWN = re.compile(r"([0-9]{1,18})-([0-9]{1,6})")
 _FIXED = {"name", "numbers", "layout", "large", "refused"}
 _FIELDS = [name for name in FIELDS if name not in _FIXED]
 _PLAIN = named("plain")
-_FILLS = FILLS | {"planted": planted, "rising": rising, "every_code": every_code}
+_FILLS = FILLS | {"planted": planted, "far_tail": far_tail, "rising": rising, "every_code": every_code}
 
 
 def frozen(case: Case) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What masks by a tensor is asked for its strides, and for what lies there now, where a mistake shows."""
+"""Wrong kernels that a level once let pass: strides of what masks, spans by their address, small P, a million keys."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import torch
 
 from common.kit import levels
 from common.kit.inside import Asked
-from common.mutants.emulation import Schedule, emulate
+from common.mutants.emulation import Edits, Schedule, emulate
 
 SPANS, TREE = (levels.BY_NAME[name] for name in ("spans-apart", "tree-larger-than-the-query"))
 
@@ -39,6 +39,25 @@ def test_strides_and_values_by_address_are_found(case, name):
     assert Asked.of(case).why_not(kernel(name, lambda tensor: tensor)) == ""
     assert "call 1" in Asked.of(case).why_not(kernel(name, dense))
     assert "call 3, other operands" in Asked.of(case).why_not(kernel(name, kept()))
+
+
+class Skips(Edits):
+    """P that are small beside the largest so far."""
+
+    def exp2(self, at, x):
+        return torch.where(x < -16.0, 0.0, torch.exp2(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_small_p_that_have_a_fifth_of_the_mass_are_asked(dtype):
+    asked = Asked.of(levels.LONG_TAIL.but(dtype=dtype))
+    assert levels.LONG_TAIL.name in levels.SMOKE
+
+    def launch(edits):
+        return lambda *given: emulate(*given[:3], Schedule(256, 2), edits=edits)
+
+    assert asked.why_not(launch(Edits())) == ""
+    assert "worst rounding" in asked.why_not(launch(Skips()))
 
 
 @pytest.mark.slow
