@@ -34,8 +34,6 @@ from compare.record.folder import NotARun
 from compare.studies import capability
 from compare.studies import sizes as source_sizes
 
-# The committed results of one GPU, as the blocks of docs/choosing-a-dsl.md read them.
-
 
 def missing(command: str) -> str:
     return f"*Not measured yet.* `{command}`"
@@ -203,15 +201,14 @@ RESULTS = run_folder.ROOT / "docs" / "results" / "h200"
 BLOCK = re.compile(r"<!-- evidence: (?P<name>[a-z]+)(?P<runs> [\w,-]+)? -->\n.*?<!-- end -->", re.DOTALL)
 
 
-def render(text: str, results: Path, runs: tuple[str, ...] | None = None) -> str:
-    """The page with every block filled. Raises KeyError for an unknown block, NotARun for a broken run."""
+def render(text: str, results: Path) -> str:
+    """The page with every block filled from the runs that its first block names. Raises KeyError for an unknown block,
+    NotARun for a broken run."""
     first = BLOCK.search(text)
-    kept = tuple((first["runs"] or "").strip().split(",")) if first else ()
-    had = Committed(results, runs or kept)
+    had = Committed(results, tuple((first["runs"] or "").strip().split(",")) if first else ())
 
     def fill(found: re.Match) -> str:
-        runs = f" {','.join(had.names)}" if found.start() == first.start() else ""
-        return f"<!-- evidence: {found['name']}{runs} -->\n{BLOCKS[found['name']](had)}\n<!-- end -->"
+        return f"<!-- evidence: {found['name']}{found['runs'] or ''} -->\n{BLOCKS[found['name']](had)}\n<!-- end -->"
 
     return BLOCK.sub(fill, text)
 

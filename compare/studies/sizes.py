@@ -118,12 +118,12 @@ def measure(functions: Iterable[ast.FunctionDef]) -> Size:
 
 @dataclass(frozen=True)
 class _Module:
-    """A source file: its functions, its imported names, and which functions are kernels."""
+    """A source file: its functions, its imported names, which functions are kernels, and what its names are set to."""
 
     functions: dict[str, ast.FunctionDef]
     imports: dict[str, tuple[str, str]]  # local name -> (module, name in it; "" for the module itself)
     kernels: frozenset[str]
-    wrapped: dict[str, str]  # a kernel's handle -> its function
+    values: dict[str, ast.expr]
 
 
 def _is_maker(node: ast.AST) -> bool:
@@ -147,28 +147,23 @@ def _module(name: str) -> _Module | None:
                 target = (f"{node.module}.{alias.name}", "") if inner else (node.module, alias.name)
                 imports[alias.asname or alias.name] = target
     decorated = {name for name, f in functions.items() if any(_is_maker(d) for d in f.decorator_list)}
-    wrapped = {
-        node.targets[0].id: node.value.args[0].id
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, ast.Call)
-        and _is_maker(node.value)
-        and node.value.args
-        and isinstance(node.value.args[0], ast.Name)
-    }
-    return _Module(functions, imports, frozenset(decorated | set(wrapped.values())), wrapped)
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    calls = [node.value for node in assigned if isinstance(node.value, ast.Call)]
+    wrapped = {ast.unparse(call.args[0]) for call in calls if _is_maker(call) and call.args}
+    values = {node.targets[0].id: node.value for node in assigned}
+    return _Module(functions, imports, frozenset(decorated | wrapped), values)
 
 
 @cache
 def _named(function: ast.FunctionDef, module: str) -> tuple[tuple[str, str], ...]:
-    """(module, function) of every function of this project that the body names, whether called or passed."""
+    """(module, function) of every function of this project that the body names, whether called, passed or held by a
+    name of a module."""
     return tuple(_each_named(function, module))
 
 
-def _each_named(function: ast.FunctionDef, module: str) -> Iterator[tuple[str, str]]:
+def _each_named(tree: ast.AST, module: str) -> Iterator[tuple[str, str]]:
     home = _module(module)
-    for node in ast.walk(function):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             place = home.imports.get(node.id, (module, node.id))
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in home.imports:
@@ -176,10 +171,10 @@ def _each_named(function: ast.FunctionDef, module: str) -> Iterator[tuple[str, s
         else:
             continue
         owner = _module(place[0])
-        if owner is not None:
-            name = owner.wrapped.get(place[1], place[1])
-            if name in owner.functions:
-                yield place[0], name
+        if owner is not None and place[1] in owner.functions:
+            yield place
+        elif owner is not None and place[1] in owner.values:
+            yield from _each_named(owner.values[place[1]], place[0])
 
 
 def _is_kernel(place: tuple[str, str]) -> bool:

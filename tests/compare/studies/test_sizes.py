@@ -63,6 +63,8 @@ def test_a_kernel_is_what_its_launch_reaches_in_its_own_folder(dsl):
     assert naive.device.functions == 1  # the textbook stands alone
     assert q_block.device.functions > 10  # the primitives of an attention kernel
     assert parts.device.tokens > q_block.device.tokens  # and the reduction
+    grid = sizes.of_kernel(f"{dsl}/static_grid")  # its launch is that of an object of the module
+    assert grid.device.functions > parts.device.functions
     assert sizes.of_kernel(f"{dsl}/auto").device.functions == 0
 
 
