@@ -45,6 +45,7 @@ class Replay:
             self.launch(number)
 
     def sample(self, part):
+        self.run()  # a timed launch is judged too
         return 100.0 * self.slower * (1 + 0.01 * random.random())
 
 
