@@ -42,6 +42,7 @@ from compare.tune.points import Point, manifest_of, points, runs_in
 
 CLIP = 0.7  # log: what is twice as slow as the best is as bad as any
 NETS, HIDDEN, EPOCHS, ROWS = 4, 64, 120, 16  # rows of a step
+SILENT = 1e9  # scale of a column that no log varies, as an SM's shared memory: on another GPU it has to say nothing
 RATE, DECAY, BETA = 3e-3, 0.01, 0.05
 SOFT, SHARE = 0.05, 0.3  # log of time in which a pick is soft; its loss beside that of the points
 NEARNESS = 3  # a point that is a third slower than the best counts 0.4 of it
@@ -84,8 +85,10 @@ class Data:
         """A net over the points of each part; their members are trained beside each other."""
         found, members = [], []
         for at in parts:
-            mean, scale = self.table[at].mean(axis=0), self.table[at].std(axis=0) + 1e-3
-            x = np.clip((self.table[at] - mean) / scale, -LIMIT, LIMIT).astype(np.float32)
+            x = self.table[at].astype(np.float64)
+            mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-3
+            scale[np.ptp(x, axis=0) == 0] = SILENT
+            x = np.clip((x - mean) / scale, -LIMIT, LIMIT).astype(np.float32)
             told = self.loss[at], self.behind[at], self.row[at], self.kernel[at]
             members.append([pool.submit(trained, x, *told, SEED + number) for number in range(NETS)])
             found.append((mean, scale))

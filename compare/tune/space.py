@@ -103,7 +103,12 @@ def levers(gpu: Gpu) -> Iterator[dict[str, Any]]:
     """
     axes: dict[str, tuple[Any, ...]] = {name: (getattr(Cdna(), name),) for name in LEVERS}
     if gpu.mfma:
-        axes |= {"matrix_instr": (0, 16, 32), "waves_per_eu": (0, 1, 2, 3, 4), "stream": (False, True)}
+        axes |= {
+            "matrix_instr": (0, 16, 32),
+            "waves_per_eu": (0, 1, 2, 3, 4),
+            "stream": (False, True),
+            "ilp": (False, True),
+        }
         axes |= {"xcds": tuple(dict.fromkeys((1, gpu.xcds))), "transposed_keys": (False, not gpu.turns_on_read)}
     for values in itertools.product(*(dict.fromkeys(axis) for axis in axes.values())):
         yield dict(zip(axes, values, strict=True))

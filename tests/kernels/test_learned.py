@@ -6,13 +6,15 @@ import warnings
 
 import pytest
 
-from common.gpus import resolve
+from common.gpus import TABLE, resolve
 from common.serving.choice import LEARNED, Family
+from common.spec import AttentionShape
 from compare.competitors import registry
-from compare.workloads import suites
+from compare.workloads import Workload, parse_lens, suites
 
 ROWS = suites.unseen(100, 24)
 H200, MI300 = resolve("h200"), resolve("mi300")
+SHAPES = [AttentionShape(*heads) for heads in ((32, 8, 128), (16, 4, 128), (64, 8, 64))]
 
 
 def chosen(dsl, row, gpu, heuristics="learned"):
@@ -45,6 +47,17 @@ def test_a_gpu_without_logs_takes_what_fits_it_of_the_one_most_like_it(dsl):
             choice = chosen(dsl, row, MI300)
         parts = [choice.config, *(getattr(choice.config, part, None) for part in ("prefill", "decode"))]
         assert choice.path.startswith(f"{LEARNED}/h") and not any(getattr(part, "overlap", False) for part in parts)
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in TABLE.values() if gpu.units], ids=lambda gpu: gpu.name)
+def test_a_long_prompt_has_32_rows_a_program_or_more_on_any_gpu(dsl, gpu):
+    """Products of 16 rows leave most of a matrix unit idle. What the logs' GPUs have in common must not lead there."""
+    for text, shape in ((text, shape) for text in ("q4k", "8q1k", "q512s8k") for shape in SHAPES):
+        row = Workload(text, parse_lens(text), shape)
+        with warnings.catch_warnings(record=True):  # said once in a process
+            warnings.simplefilter("always")
+            config = chosen(dsl, row, gpu).config
+        assert getattr(config, "prefill", config).block_m >= 32
 
 
 def test_launches_overlap_where_the_gpu_can_whatever_the_logs_were_timed_with(dsl):

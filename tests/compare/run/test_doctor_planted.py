@@ -8,6 +8,7 @@ import pytest
 from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.spec import AttentionShape, Features
+from common.spec.kernel import planned
 from compare.bench import arena, timing
 from compare.competitors import twins
 from compare.record.contract import Contract
@@ -65,7 +66,7 @@ def _runner(device, batches, kind, calls):
     twin = twins.Twin(kernel) if kind in ("first", "second") else twins.Block(kernel, calls)
     twin.workspace(batches[0].shape, None, None)
     for batch in batches:
-        twin.prepare(batch, Features(), None, None)
+        planned(twin, batch, Features(), None, None)
 
     def launch(number):
         twin.launch(batches[number], Features(), None, None, None)
