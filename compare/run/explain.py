@@ -136,13 +136,14 @@ def _heading(text: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | 
 
 
 def options(new: argparse.ArgumentParser) -> None:
-    new.add_argument("workload", help="a batch, as q1s2k_16q512s1536, or a row of a suite by its name")
-    new.add_argument("--seed", type=seed, default=0, help="of suite unseen, for the name of its row (default 0)")
+    rows = "or the name of a row of a suite, which has its own shape, page and dtype"
+    new.add_argument("workload", help=f"a batch, as q1s2k_16q512s1536, {rows}")
+    new.add_argument("--seed", type=seed, default=0, help="of the suite unseen, to find its row by name (default 0)")
     new.add_argument("--gpu", default="auto", help="h200, mi300, ...; auto (default): the one that is here")
     new.add_argument("--dsl", choices=registry.DSLS, help="one of them (default both)")
     new.add_argument("--shape", default="llama-3-8b", help="heads:kv_heads:head_size or a model (default llama-3-8b)")
     new.add_argument("--block-size", type=page, default=16, help="tokens of a KV-cache page (default 16)")
-    new.add_argument("--dtype", default="bf16", help="bf16 (default), fp16, fp32; all three are of a batch alone")
+    new.add_argument("--dtype", default="bf16", help="bf16 (default), fp16, fp32")
     new.add_argument("--pair", nargs=2, metavar="KERNEL", help="two ids: why the one takes longer than the other")
     new.add_argument("--window", type=window, help="sliding window, the query's own token included")
 
