@@ -2,6 +2,7 @@
 
 Where cells are timed, nothing compiles beside them: all processes of the run compile a chunk ahead at once, and its
 static facts are read, before its first round; then each process in turn times the chunk, and the next chunk follows.
+Before the first chunk processes on the other cores compile the whole run and leave the code on the disk.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MODEL_LANES = 8  # processes at most that compile and execute for an absent GPU;
 # Cells of own kernels that are compiled ahead before any of them is timed, a row at least. In the suite `features`,
 # where Helion traces every row anew, an H200's host took 3.9 s for each: the first times are there after a minute.
 CHUNK_CELLS = 16
+CORES_A_HELPER = 2  # a process that compiles for the others, and a compiler of static facts beside it
 COMPILE_LIMIT_S = 120.0  # of one cell's static facts beside a measurement, where they are an addition
 
 
@@ -41,6 +43,7 @@ class Rows:
         self.manifest: dict[str, Any] = {}
         self.done: set[tuple[str, int]] = set()  # (cell, process) of the rows that a resumed run keeps
         self.seat = ""
+        self._shared = False
 
     def _left(self, process: int, chunk: Sequence[int]) -> list[Job]:
         """The jobs of a process in these rows, without finished cells."""
@@ -103,7 +106,7 @@ class Rows:
         """Yield the records of these rows, process after process. A process with later rows rests, the others end."""
         facts.more(cell for job in self._left(0, chunk) for cell in job.cells)  # static facts are stored with process 0
         if self.plan.situation.measure:
-            self._compile_ahead(chunk, crews, facts, show)
+            self._compile_ahead(chunk, later, crews, facts, show)
         for crew in crews:
             show.process(crew.process, self.plan.contract.processes)
             for job in self._left(crew.process, chunk):
@@ -136,24 +139,42 @@ class Rows:
             on_start=show.begin,
         )
 
-    def _compile_ahead(self, chunk: Sequence[int], crews: Sequence[Crew], facts: StaticFacts, show: Show) -> None:
-        """Let all processes compile these rows in parallel, and read their static facts meanwhile."""
+    def _compile_ahead(
+        self, chunk: Sequence[int], later: Sequence[int], crews: Sequence[Crew], facts: StaticFacts, show: Show
+    ) -> None:
+        """Let all processes compile these rows in parallel, and read their static facts meanwhile.
+
+        Before the first chunk processes on the other cores compile the whole run, a share each.
+        """
         wanted = {crew.process: self._to_compile(crew.process, chunk) for crew in crews}
         crews = [crew for crew in crews if wanted[crew.process]]
         if not crews:
             return
         show.say(f"compiling ahead {self._named(chunk)}")
         begin = time.perf_counter()
-        for crew in crews:
-            crew.start()  # start all before writing to any: a long line blocks until it is read
-        for crew in crews:
-            crew.compile_ahead(wanted[crew.process])
-        for crew in crews:
-            crew.ready()
-        facts.wait()
+        with contextlib.ExitStack() as stack:
+            shares, self._shared = [] if self._shared else self._shares([*chunk, *later]), True
+            helpers = [stack.enter_context(contextlib.closing(self._crew(0, show))) for _ in shares]
+            for crew in (*crews, *helpers):
+                crew.start()  # start all before writing to any: a long line blocks until it is read
+            for crew, jobs in zip(
+                (*crews, *helpers), (*(wanted[crew.process] for crew in crews), *shares), strict=True
+            ):
+                crew.compile_ahead(jobs)
+            for crew in (*helpers, *crews):
+                crew.ready()
+            facts.wait()
         took = time.perf_counter() - begin
         self.manifest["compile_ahead_s"] = round(self.manifest.get("compile_ahead_s", 0.0) + took, 1)
         show.say(f"compiled ahead in {took:.0f} s")
+
+    def _shares(self, rows: Sequence[int]) -> list[list[Job]]:
+        """The cells to compile, dealt out to processes on the cores that the run itself does not need."""
+        jobs = self._to_compile(0, rows)
+        cells = [cell.id for job in jobs for cell in job.cells]
+        many = min(max(cores() - 2, 0) // CORES_A_HELPER, len(cells) // 2)
+        dealt = [set(cells[number::many]) for number in range(many)]
+        return [[job.only(share) for job in jobs if share & {cell.id for cell in job.cells}] for share in dealt]
 
     def _named(self, chunk: Sequence[int]) -> str:
         """The rows that have something to compile, as text: `rows 9 to 16 of 42`."""

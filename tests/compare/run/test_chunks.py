@@ -40,6 +40,7 @@ def measuring(monkeypatch, tmp_path):
     measuring_worker.pretend(monkeypatch, tmp_path)
     monkeypatch.setattr("compare.report.report.write", lambda folder: folder)
     monkeypatch.setattr(static_facts, "compile_in_child", facts)
+    monkeypatch.setattr(rows, "cores", lambda: 2)
 
 
 def command(*kernels, processes=2, where="--out"):
@@ -122,6 +123,24 @@ def test_an_interrupted_run_keeps_all_finished_chunks_and_goes_on_behind_them(me
     ] * 2, "what is there is not compiled again"
     assert "compiling ahead row 3 of 3" in capsys.readouterr().err
     assert sorted(finished()) == sorted((row, process, "ok") for row in ROWS for process in range(2))
+
+
+def test_processes_on_the_other_cores_compile_the_whole_run_before_its_first_chunk_is_timed(measuring, monkeypatch):
+    monkeypatch.setattr(rows, "CHUNK_CELLS", 1)
+    monkeypatch.setattr(rows, "cores", lambda: 6)
+    command("honest", processes=1)
+    lines = log()
+    turn = next(number for number, line in enumerate(lines) if "turns" in line)
+    asked = [len(line["compiles"]) for line in lines[:turn] if "process" in line]
+    assert sorted(asked) == [1, len(ROWS)], "the run's own process has a chunk, a helper all that follows too"
+    assert sum(line.get("ended") == "compiles" for line in lines[:turn]) == sum(
+        "compiles" in line for line in lines[:turn]
+    )
+    assert sum("process" in line for line in lines[turn:]) == len(ROWS) - 1, "no helper comes back"
+    assert finished() == [(row, 0, "ok") for row in ROWS]
+    for pid in {line["pid"] for line in lines} - {os.getpid()}:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 @pytest.mark.slow
