@@ -142,15 +142,16 @@ PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
     _graph(1025),
     _TINY | {"context": (65_540,), "query": (1,), "page": (512,), "sequences": (1, 2)},
     _TINY | {"query": (2050,), "context": (0,), "page": (64,), "sequences": (1,)},
-    _SMALLEST | {"spare_pages": (66_000,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2)},
-    _SMALLEST | {"spare_pages": (33_000,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2)},
     {"shared_pages": (65,), "mix": ("long",), "page": (8,), "context": (1100,), "sequences": (3,), "query": (1, 3)},
 )  # fmt: skip
-# More than a thousand query tokens beside several heads: in one prompt, and in one among many short ones.
-PROMPTS: tuple[dict[str, tuple[Any, ...]], ...] = (
+# In two calls: more than a thousand query tokens beside several heads, in one prompt, and in one among many short ones;
+# page ids past 20 bits.
+DEAR: tuple[dict[str, tuple[Any, ...]], ...] = (
     _SMALLEST | {"query": (1030,), "context": (0,), "page": (64,), "sequences": (1,)},
     _SMALLEST | {"query": (513,), "context": (64, 129), "sequences": (59,), "mix": ("prompts",), "place": ("middle",)},
-)
+    _TINY | {"ratio": (2,), "page": (8,), "arrange": (layouts.far_pages,), "sequences": (1, 2), "key_style": (None,),
+             "value_style": (None,)},
+)  # fmt: skip
 STRANGE = (  # in addition at `full`: dearer ones
     *(_of_model(model) for model in {(m.heads[0] // m.heads[1], m[2:]): m for m in published.MODELS}.values()),
     *map(_whole_tiles, (16, 48, 64, 80, 96, 112, 160, 192, 256, 512)),
@@ -158,8 +159,6 @@ STRANGE = (  # in addition at `full`: dearer ones
     *map(_graph, published.GRAPHS[3:]),
     _TINY | {"context": (131_080,), "query": (1,), "page": (1024,), "sequences": (1,), "kv_heads": (1,)},
     _TINY | {"query": (4099,), "context": (0,), "page": (64,), "sequences": (1,)},
-    _SMALLEST | {"spare_pages": (2**20 + 9,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2),
-             "dtype": (torch.float16,)},
 )  # fmt: skip
 # Every number while it is small, and each size of a captured graph.
 WIDE: dict[str, tuple[Any, ...]] = {
@@ -215,8 +214,8 @@ def _values() -> Rows:
 def _smoke() -> Rows:
     """Rows that hold every value, every pair of MASKS and of what changes between calls, and every place."""
     masks = covering(MASKED, MASK_RULES, seed=11, of={*MASKS, "change"})
-    prompts = [row | {"brief": True} for row in _placed(PROMPTS, "prompt")]
-    return _values() + masks + _regimes() + _alone() + _placed(PLACES, "place") + prompts
+    dear = [row | {"brief": True} for row in _placed(DEAR, "prompt")]
+    return _values() + masks + _regimes() + _alone() + _placed(PLACES, "place") + dear
 
 
 def _without(axis: str) -> Rule:

@@ -19,6 +19,7 @@ from common.spec.quantise import fill_where
 
 Arrange = Callable[[PagedBatch, Guards], PagedBatch]
 GARBAGE = 2**31 - 1  # a page id past every pool
+MOST_FAR = 2**25
 
 
 def _used(batch: PagedBatch) -> list[int]:
@@ -61,6 +62,13 @@ def page_runs(batch: PagedBatch, guards: Guards) -> PagedBatch:
     return _renumber(batch, _order(batch, [page for run in runs[::-1] for page in run]))
 
 
+def _rename(batch: PagedBatch, ids: torch.Tensor) -> PagedBatch:
+    """The batch whose used pages, sequence by sequence, have these ids."""
+    for row, count, own in zip(batch.block_table, _used(batch), ids.split(_used(batch)), strict=True):
+        row[:count] = own.to(row.dtype)
+    return batch
+
+
 def last_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
     """Give the used pages the highest ids of the pool. Only they are moved, so that a pool of gigabytes is not
     copied."""
@@ -71,11 +79,22 @@ def last_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
         values = cache[used]
         fill_where(cache, used, float("nan"))
         cache[wanted] = values
-    at = 0
-    for seq, count in enumerate(_used(batch)):
-        batch.block_table[seq, :count] = wanted[at : at + count].to(batch.block_table.dtype)
-        at += count
-    return batch
+    return _rename(batch, wanted)
+
+
+def far_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Give the used pages ids from 2^20 on, or from the one before which a cache would take MOST_FAR bytes. A page
+    begins a token behind the one before, so a million pages take the room of a million tokens; the used ones do not
+    overlap. For brief cases, which write to no cache."""
+    pages, page, caches = _pages(batch), batch.shape.block_size, ("key_cache", "value_cache")
+    first = min(2**20, MOST_FAR // max(getattr(batch, name)[0, 0].nbytes for name in caches))
+    found = {}
+    for name in caches:
+        used = getattr(batch, name)[pages].flatten(0, 1)
+        rows = _room(f"{name}_far", (first + len(used), *used.shape[1:]), used.dtype, guards)
+        rows[first:] = used
+        found[name] = rows.unfold(0, page, 1).movedim(-1, 1)
+    return _rename(batch.replace(**found), first + page * torch.arange(len(pages)))
 
 
 def page_twice(batch: PagedBatch, guards: Guards) -> PagedBatch:

@@ -440,8 +440,8 @@ _NUMBERED: tuple[Case, ...] = (
     named("table-rows-int32", 73, arrange=layouts.table_rows, dtype=H),
     named("table-rows-int64", 73, arrange=layouts.table_rows, table_dtype=torch.int64),
     named(
-        "page-id-beyond-16-bits", 74, lens=_TWO, head_size=8, block_size=8, spare_pages=65600,
-        arrange=layouts.last_pages,
+        "page-id-beyond-20-bits", 74, lens=_TWO, heads=(2, 1), head_size=8, block_size=8, arrange=layouts.far_pages,
+        brief=True,
     ),
     named(
         "page-offset-beyond-31-bits-of-bytes", 75, lens=_TWO, heads=(16, 8), head_size=128, spare_pages=70000,
@@ -474,6 +474,7 @@ _NUMBERED: tuple[Case, ...] = (
     # soft caps and sinks
     named("softcap-15", 90, softcap=15.0, dtype=H),
     named("softcap-50-logits-4400", 91, lens=MIXED, softcap=50.0, loud=3000.0),
+    named("softcap-5000-logits-50000", 91, lens=MIXED, softcap=5000.0, loud=3000.0, softmax_scale=2.0),
     named("sinks-near-the-mass", 93, lens=((1, 300), (3, 40)), heads=(4, 1), sinks="near"),
     named("sinks-with-window", 93, lens=((1, 300), (9, 60)), heads=(4, 1), sinks="near", sliding_window=33, dtype=F),
     named("sinks-off", 94, sinks="off", dtype=H),

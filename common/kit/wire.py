@@ -88,16 +88,17 @@ class Image:
         back = [part.clone() for part in whole.split(sizes)]
         found = {name: self._view(name, back) for name in self.tensors}
         kept = [storage.clone() for storage in self.storages]
+        for name in self.written:
+            self._view(name, kept)[:num_tokens] = found[name][:num_tokens]
+        others = {place for place in range(len(kept)) if not torch.equal(kept[place], back[place])}
         damaged = []
-        for name, tensor in found.items():
-            if name in self.written:
-                self._view(name, kept)[:num_tokens] = tensor[:num_tokens]
-                if not same_bits(tensor[num_tokens:], self.tensors[name][num_tokens:]):
-                    damaged.append(f"wrote rows of {name} past query_start_loc[-1] = {num_tokens}")
-            elif not same_bits(tensor, self.tensors[name]):
-                damaged.append(f"changed its input {name}")
-        for place, (expected, got) in enumerate(zip(kept, back, strict=True)):
-            if not damaged and not torch.equal(expected, got):
+        for name in (name for name in found if self.place[name] in others):
+            first = num_tokens if name in self.written else 0
+            if not same_bits(found[name][first:], self.tensors[name][first:]):
+                past = f"wrote rows of {name} past query_start_loc[-1] = {num_tokens}"
+                damaged.append(past if name in self.written else f"changed its input {name}")
+        if not damaged:
+            for place in sorted(others):
                 names = [name for name, index in self.place.items() if index == place]
                 damaged.append(f"wrote outside {', '.join(names)}")
         return {name: found[name] for name in self.written}, damaged

@@ -98,6 +98,8 @@ def fingerprint(tensor: Tensor) -> Tensor:
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     if not tensor.numel():
         return total
+    if tensor.dim() > 2 and tensor.stride(0) == tensor.stride(1):  # pages that overlap, each token once
+        tensor = tensor.as_strided((tensor.shape[0] + tensor.shape[1] - 1, *tensor.shape[2:]), tensor.stride()[1:])
     rows = tensor[None] if tensor.dim() == 1 else tensor
     step = max(1, CHUNK_ELEMENTS // max(1, rows[0].numel()))
     for first in range(0, rows.shape[0], step):

@@ -9,8 +9,8 @@ from common.cases import axes, by_axes, published
 from common.cases.axes import AXES, EVERY, MASK_RULES, MASKS, PAIR_RULES, RULES
 from common.cases.by_axes import (
     ABILITIES,
+    DEAR,
     PLACES,
-    PROMPTS,
     REGIMES,
     STRANGE,
     axes_case,
@@ -105,7 +105,7 @@ def test_no_row_breaks_a_rule(rows, request):
     assert not any(rule.broken(row) for row in rows for rule in axes.POSSIBLE)
     dear = sum(any(rule.broken(row) for rule in RULES) for row in rows)
     # of these and REGIMES, whose own values are cheap together
-    assert dear <= 30 + len(PLACES) + len(PROMPTS) + len(STRANGE)
+    assert dear <= 30 + len(PLACES) + len(DEAR) + len(STRANGE)
 
 
 def test_what_no_small_case_has_is_asked_at_smoke():

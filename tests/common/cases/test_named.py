@@ -92,7 +92,7 @@ def test_pages_are_arranged_as_names_say():
     assert twice[0, 0] == twice[0, 1]
     shared = batch_of("pages-shared").block_table[:, :2].tolist()
     assert shared[0] == shared[1] == shared[2]
-    assert int(batch_of("page-id-beyond-16-bits").block_table[0, 0]) >= 1 << 16
+    assert int(batch_of("page-id-beyond-20-bits").block_table[0, 0]) >= 1 << 20
     stale = batch_of("table-tail-of-other-sequences").block_table
     assert stale[0, 1] == stale[1, 0] and stale[2, 2] == stale[3, 0]
     assert {-1, 2**31 - 1, 0x7F7F7F7F, 0} <= set(batch_of("table-tail-garbage").block_table[:, -1].tolist())

@@ -11,7 +11,7 @@ from common.kit.kit import Kit
 SEED = 2026
 EXPECTED = {  # the cases that must expose it
     "last_key_dropped": {"keys-4500"},
-    "page_id_in_16_bits": {"page-id-beyond-16-bits"},
+    "page_id_in_16_bits": {"page-id-beyond-20-bits"},
     "window_one_too_wide": {"window-page"},
     "stale_workspace": {"scratch-after-longer"},
     "accumulator_in_bf16": {"keys-4500"},
@@ -66,7 +66,7 @@ def test_a_wrong_callable_fails_and_its_line_fails_again(name, child):
 @pytest.mark.parametrize(
     ("name", "smallest"),
     [
-        pytest.param("page_id_in_16_bits", "page-id-beyond-16-bits@lens=1/1", marks=pytest.mark.slow),
+        pytest.param("page_id_in_16_bits", "page-id-beyond-20-bits@lens=1/1", marks=pytest.mark.slow),
         ("window_one_too_wide", "window-page@lens=1/17"),
     ],
 )
