@@ -5,8 +5,6 @@
 The options are `diptych_check.py`'s. docs/conformance.md walks through it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import secrets
@@ -95,7 +93,7 @@ class Plan:
     kits: list[Kit]
 
     @classmethod
-    def of(cls, asked: argparse.Namespace) -> Plan:
+    def of(cls, asked: argparse.Namespace) -> "Plan":
         """Make the plan, and seal the judge before a child starts. Raises Unavailable."""
         given, level, why, kits = asked.case, asked.level, "", []
         if asked.seed == "random":

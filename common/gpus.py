@@ -4,8 +4,6 @@ Peaks are the vendors' figures for dense arithmetic; a time below `bytes / hbm_g
 therefore impossible from cold caches, and that is all they are used for. No measured figure is in this table.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from dataclasses import dataclass

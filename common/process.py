@@ -4,8 +4,6 @@ only.
 In: a command. Out: its lines, one at a time, or `Lost` with what became of it.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import enum

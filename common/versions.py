@@ -4,8 +4,6 @@ In: the names of packages. Out: nothing where they will do; Unsuitable, or a lin
 Imports none of them: their metadata says enough.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os

@@ -5,8 +5,6 @@ code; its docstring is its --help. `study` and `pages` are tables, NAMED, of suc
 for is imported, and lists are read from the sources: a list does not wait for torch.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import difflib

@@ -1,7 +1,5 @@
 """The exit codes of every command, and how errors are printed; docs/measuring.md explains each code."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import difflib

@@ -3,8 +3,6 @@
 In a wheel they are diptych.common and so on (setup.py), whose sources say so: hashes are taken as if they did not.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable

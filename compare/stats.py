@@ -7,8 +7,6 @@ All is done in logarithms, so that a ratio and its inverse have inverse interval
 median of its rounds, because the machine disturbs single rounds; that of a cell is the mean over its processes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class Ratio:
     high: float
     processes: int = 1
 
-    def inverse(self) -> Ratio:
+    def inverse(self) -> "Ratio":
         return Ratio(1 / self.ratio, 1 / self.high, 1 / self.low if self.low else math.inf, self.processes)
 
 

@@ -10,8 +10,6 @@ In: a process that interprets, before it runs a kernel (`install`). Out: the sam
 What stays wrong: arithmetic on bf16 values (they are carried as bit patterns), so kernels cast to float32 first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

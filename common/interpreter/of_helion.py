@@ -1,8 +1,6 @@
 """Repairs for Helion: what it asks of a device that a CPU lacks, and code of its that Triton's interpreter runs
 slowly."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import sys

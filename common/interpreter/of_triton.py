@@ -1,7 +1,5 @@
 """Repairs for Triton's interpreter: what it computes wrong, and what it does slowly."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

@@ -6,8 +6,6 @@ sequence, in one head, or past 2,048 keys; a checker with one tolerance for all 
 In: a batch. Out: what a kernel with that mistake would write. MUTANTS lists all of them.
 """
 
-from __future__ import annotations
-
 from common.mutants.biased import BIASED
 from common.mutants.features import FEATURES
 from common.mutants.keys import KEYS

@@ -1,8 +1,6 @@
 """Mutants whose results are slightly wrong, always in one direction, and mutants that lose a NaN or Inf which a row
 sees."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ It rounds where a kernel on a GPU rounds (operands, P, output; float32 sums) and
 may go wrong is a method of `Edits`; a mutant (`common.mutants`) is an `Edits` with one of them overridden.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Literal

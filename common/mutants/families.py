@@ -5,8 +5,6 @@ that fault where the axis has the value, exceeds it, or is a multiple of it. A l
 values the level covers, of single axes and of relations between two axes.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 from functools import lru_cache

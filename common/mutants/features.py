@@ -1,7 +1,5 @@
 """Mutants of features beyond plain causal attention: biases, masks, trees, scales and fp8 outputs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Mutants that read the wrong keys: through the mask, the segments, or the address of a key."""
 
-from __future__ import annotations
-
 import torch
 
 from common.mutants.emulation import State

@@ -3,8 +3,6 @@
 The softcap that gives Inf / Inf past 88 times the cap (vLLM #56578) is `softcap_overflows` in `common.mutants.numbers`.
 """
 
-from __future__ import annotations
-
 import torch
 
 from common.cases.fills import FILLS

@@ -1,7 +1,5 @@
 """A mutant: one edit of the emulation, the scope of the edit, and the case that must expose it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -26,7 +24,9 @@ class Probe:
     segments: int = 1
     lse: bool = True
 
-    def but(self, tile: int | None = None, lse: bool | None = None, segments: int | None = None, **case: Any) -> Probe:
+    def but(
+        self, tile: int | None = None, lse: bool | None = None, segments: int | None = None, **case: Any
+    ) -> "Probe":
         """The probe with other fields, its own and those of its case."""
         own = {"tile": tile, "lse": lse, "segments": segments}
         own = {name: value for name, value in own.items() if value is not None}

@@ -1,7 +1,5 @@
 """Mutants that read the right keys but compute, round, remember or write something wrong."""
 
-from __future__ import annotations
-
 import math
 
 import torch

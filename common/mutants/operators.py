@@ -5,8 +5,6 @@ a dtype, another name, a boolean, a function, a value cached from an earlier cal
 some batches (LIMITS): long sequences, one head, odd pages. `load` turns one into a callable kernel.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import random

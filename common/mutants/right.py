@@ -5,8 +5,6 @@ contract lets it, or takes its exponentials otherwise. RIGHT has all of them; `D
 line with the emulation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ into Triton's cache, each a share; they hold no memory of the GPU, for which Tri
 they do not get done is compiled by the warm-up.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

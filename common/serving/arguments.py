@@ -1,7 +1,5 @@
 """The arguments of the public call: the batch and features that they stand for, and the signature of a call."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import fields

@@ -4,8 +4,6 @@ Both DSLs' `auto.py` build theirs from a `Family`, so a call reads and checks th
 signature validates, chooses and launches; the result is kept, and later calls look it up.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ The choice sets rows, tiles and stages. The fields set here depend on the GPU an
 docs/results/mi300/counts.md has the counts behind the rules.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -10,8 +10,6 @@ A choice depends on host integers only, rounded as common/serving/grid.py says, 
 short list (`few_segments`). A capacity therefore reaches few choices, and a warm-up can compile them all.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -122,11 +120,11 @@ class Family:
     _firsts: dict[Any, Candidate | None] = field(default_factory=dict)
 
     @property
-    def portable(self) -> Family:
+    def portable(self) -> "Family":
         """The family without kernels that run on one vendor's GPUs only."""
         return self
 
-    def asked(self, portable: Any) -> Family:
+    def asked(self, portable: Any) -> "Family":
         """This family, or `portable` where a caller's flag says so. Raises SpecError for another value."""
         return self.portable if expect_flag(portable, "portable") else self
 

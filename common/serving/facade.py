@@ -5,8 +5,6 @@ keyword. Options that only steer FlashAttention's speed are ignored (IGNORED); o
 not implemented are refused by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ with them speed. Numbers of keys are rounded, because they grow in every step an
 longest sequence up to `KEYS`, the sum of all to eighths of num_seqs * longest. The grid (`on_grid`) has powers of two.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator

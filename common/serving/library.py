@@ -18,7 +18,7 @@ from common.spec.plain import real
 from common.spec.refusals import NO_GRADIENT
 
 # The arguments of both: `paged_attention` returns a new tensor, `paged_attention_out` writes to one.
-_KINDS = {"bool": "bool", "int": "SymInt", "int | None": "SymInt?", "float | None": "float?"}
+_KINDS = {bool: "bool", int: "SymInt", int | None: "SymInt?", float | None: "float?"}
 _SETTINGS = {field.name: _KINDS[field.type] for field in fields(Features) if field.name not in OPERANDS}
 _INPUTS = ", ".join(
     [

@@ -4,8 +4,6 @@ In: a plan, points (common/serving/points.py), the candidates of its family. Out
 (common/serving/winners.py). It compiles and waits for the device, so call it in a warm-up only.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from functools import partial

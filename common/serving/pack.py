@@ -6,8 +6,6 @@ versions and options, so that a file of another state of these is never run in p
 because it would be of no use.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Write a step's new K and V into pages; launches are kept by signature, as a plan's attention is."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

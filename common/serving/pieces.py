@@ -1,7 +1,5 @@
 """The parts of a choice that are compiled separately, and the short list of numbers of segments."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

@@ -1,8 +1,6 @@
 """A plan: what a serving engine prepares once, so that its launches allocate nothing, compile nothing and wait for
 nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial

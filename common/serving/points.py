@@ -1,7 +1,5 @@
 """The batches that a warm-up is stated for, by sizes, lengths and classes, in place of everything within a capacity."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A call that was checked, chosen and launched once, ready to be launched on other tensors of its signature."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +42,7 @@ class Prepared:
         self.places: Places | None = None
 
     @classmethod
-    def of(cls, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
+    def of(cls, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> "Prepared":
         """Choose for a batch. buffer: the caller's scratch. Raises SpecError if it is too small."""
         choice = choice_for(family, batch, features)
         return cls(family, choice, _fitting(family.kernel(choice.kernel), choice, batch, buffer))

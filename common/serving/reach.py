@@ -3,8 +3,6 @@
 In: a family, a shape, a capacity, features. Out: choices, a layout of scratch for each, bytes. Allocates nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +60,7 @@ class Reach:
         kernel: str | None = None,
         max_keys: int | None = None,
         one_config: bool = True,
-    ) -> Reach:
+    ) -> "Reach":
         """Raises SpecError."""
         max_tokens = expect_integer(max_tokens, "max_tokens", 1)
         max_seqs = expect_integer(max_seqs, "max_seqs", 1)

@@ -7,8 +7,6 @@ the caller keeps (common.serving.plan), once: a kernel must initialise what it r
 been interrupted there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -51,7 +49,7 @@ class Layout:
     step_bytes: int
 
     @classmethod
-    def of(cls, kernel: Any, shape: AttentionShape, capacity: Capacity, config: Any) -> Layout:
+    def of(cls, kernel: Any, shape: AttentionShape, capacity: Capacity, config: Any) -> "Layout":
         deferred = _Deferred()
         with deferred:
             template = kernel.workspace(shape, capacity, config)

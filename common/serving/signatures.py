@@ -5,8 +5,6 @@ its signature. The comparison is a private class of torch, so it is tested once:
 difference, every call makes its signature.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Generic, Protocol, TypeVar

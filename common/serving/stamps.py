@@ -3,8 +3,6 @@
 In: a DSL's folder, a kernel's name. Out: 16 hex digits of the kernel and of all that it imports from that folder.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 In: a DSL's kernels. Out: `workspace`, `prepare` and `launch` of its module.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ Unless the caller keeps a plan, each step's memory comes from torch's allocator 
 streams share none, and a captured graph's lives in its pool. The next step on a stream frees it.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -9,8 +9,6 @@ What cannot be replayed has no tape and is dispatched as usual: pointers outside
 nobody joins, an interpreter.
 """
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import itertools
@@ -53,7 +51,7 @@ class Launch:
     stream: int
 
     @classmethod
-    def of(cls, function: Any, compiled: Any, grid: Any, args: tuple, kwargs: dict[str, Any], stream: int) -> Launch:
+    def of(cls, function: Any, compiled: Any, grid: Any, args: tuple, kwargs: dict[str, Any], stream: int) -> "Launch":
         """From what was passed to `JITFunction.run`."""
         names = function.arg_names
         bound = function.signature.bind(*args, **{name: kwargs[name] for name in names if name in kwargs})
@@ -273,7 +271,7 @@ class Tape:
         slots: Sequence[torch.Tensor | None],
         stream: int,
         regions: int = 1,
-    ) -> Tape | None:
+    ) -> "Tape | None":
         """A tape, or None where a launch cannot be repeated from pointers alone.
 
         slots: the tensors that a call brings; `replay` gets their addresses in this order, 0 for None. The last

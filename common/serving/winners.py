@@ -6,8 +6,6 @@ timed. A file holds one DSL, GPU and set of versions. A line is appended by one 
 the last line of a key counts. Nothing in a file is executed. DIPTYCH_CACHE names another folder, or 0 for none.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -50,7 +48,7 @@ class Winner:
         return f"measured on {self.row}{gain}"
 
     @classmethod
-    def of_plain(cls, plain: Any) -> Winner:
+    def of_plain(cls, plain: Any) -> "Winner":
         """Make a winner of a parsed line. Raises ValueError if it is not one."""
         kinds = {"config": dict, "us": (int, float), "first_us": (int, float)}
         names = [one.name for one in fields(cls)]

@@ -8,8 +8,6 @@ Slot s is place s % block_size of page s // block_size; a negative one drops its
 another rank holds).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Config fields for AMD's data-centre GPUs (CDNA), beside rows, tiles, warps and stages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 

@@ -3,8 +3,6 @@
 A contradiction is a SpecError whose argument is one feature and whose `found` names the other.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

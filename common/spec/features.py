@@ -4,8 +4,6 @@ Order of the math: scales of K -> softmax scale -> softcap -> ALiBi and tree bia
 one extra logit -> P.V -> scales of V and of the output.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, get_args, get_type_hints

@@ -4,8 +4,6 @@ Exact for any sizes and strides: K and V that alternate by pages in one buffer d
 projection, although the memory ranges from their first to their last elements do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate

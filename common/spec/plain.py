@@ -4,8 +4,6 @@ What is no number of the kind is returned unchanged, for the check that refuses 
 tensor is no number, because reading it would wait for its device.
 """
 
-from __future__ import annotations
-
 import math
 from numbers import Integral, Real
 from typing import Any

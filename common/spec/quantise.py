@@ -1,7 +1,5 @@
 """One-byte numbers: the largest of each type, rounding to them, and the content of unowned places."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

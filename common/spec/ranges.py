@@ -6,8 +6,6 @@ distance, and a bias: each is at most 2^125, so that the sum stays below 2^127, 
 q . k: a query and keys whose product is beyond 2^125, before or after the scales, end in NaN.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 They run for every tensor of every launch, so they format messages only when needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

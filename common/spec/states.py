@@ -5,8 +5,6 @@ A state is `out` and its natural-log LSE, as kernels write them; cascades (a sha
 parallelism (keys on several devices) make two. With w = exp(lse): out = (out_a w_a + out_b w_b) / (w_a + w_b).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@ An item is a Q Block, or a segment of its keys. Short and long queries are two c
 kernel of each DSL writes the list (step_plan.py there), once for all layers of a step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -119,7 +117,7 @@ class PlannedScratch:
     @classmethod
     def up_to(
         cls, capacity: Capacity, shape: AttentionShape, cut: Cut, copy: CopyScratch | None = None
-    ) -> PlannedScratch:
+    ) -> "PlannedScratch":
         """Scratch for any batch up to `capacity`, however long its sequences are."""
         device, sizes = capacity.device, (cut.rows, shape.num_kv_heads)
         floats = {"dtype": torch.float32, "device": device}

@@ -4,8 +4,6 @@
 (common.spec.kernel.require) and `explain` says why. Add an entry where `study stress` sees a kernel's bits change.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

@@ -3,8 +3,6 @@
 Each refusal is a SpecError naming the argument, what was found and what is allowed.
 """
 
-from __future__ import annotations
-
 import struct
 
 import torch

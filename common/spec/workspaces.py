@@ -4,8 +4,6 @@ Segments share the tiles of one Q Block (parallel_softmax) and leave sums that a
 and V out of their pages first. A static grid's scratch stands beside its plan (step_plan.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,7 +22,7 @@ class SegmentScratch:
     l: torch.Tensor  # [num_segments, rows, num_query_heads]
 
     @classmethod
-    def of(cls, shape: AttentionShape, num_segments: int, rows: int, device: torch.device) -> SegmentScratch:
+    def of(cls, shape: AttentionShape, num_segments: int, rows: int, device: torch.device) -> "SegmentScratch":
         """Scratch for `rows` query tokens."""
         sizes = (num_segments, rows, shape.num_query_heads)
         floats = {"dtype": torch.float32, "device": device}
@@ -37,7 +35,7 @@ class SegmentScratch:
     @classmethod
     def up_to(
         cls, capacity: Capacity, shape: AttentionShape, num_segments: int, longest_query: int = ANY_QUERY
-    ) -> SegmentScratch | None:
+    ) -> "SegmentScratch | None":
         """Scratch for any batch up to `capacity`, for its sequences of at most `longest_query` query tokens.
 
         None with one segment, which needs no reduction.
@@ -98,7 +96,7 @@ class CopyScratch:
         most_parts: int,
         lanes: tuple[int, int],
         decode: SegmentScratch | None,
-    ) -> CopyScratch:
+    ) -> "CopyScratch":
         """Scratch for `capacity.num_keys` keys of long queries.
 
         most_parts: segments x query tokens that may leave parts. lanes: of K and V, as the kernel pads them.

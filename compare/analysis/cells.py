@@ -3,8 +3,6 @@
 compare.analysis.verdict and compare.analysis.diff need the samples of each process and take the rows themselves.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 In: docs/results/figures.toml, which an installation without the sources lacks.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache

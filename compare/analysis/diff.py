@@ -8,8 +8,6 @@ Exit codes: 0; 2 for usage, for what is no run folder, and for runs of different
 gate failed; 5 nothing in common, or nothing selected.
 """
 
-from __future__ import annotations
-
 import argparse
 import enum
 import fnmatch

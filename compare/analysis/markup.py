@@ -4,8 +4,6 @@ A report's texts have two marks, `code` and **strong**. Everything else that a p
 run ids and machines come from files that anybody may have written.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence

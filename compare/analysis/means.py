@@ -4,8 +4,6 @@ A kernel and its unit have their times of a row from one run, where they took tu
 on the command line counts. Prints markdown: the geometric mean, the number of rows in it, and the worst row.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ measurement (a cell of one GPU with one fingerprint) become further processes of
 times of different contracts, and a cell that two runs have with different fingerprints. Exit codes: 0, 2.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A run folder as a report reads it: the manifest, the cells, their table and their compiled functions."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How much equal GPUs of a fleet differ, by rows that each of them timed."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ All functions take the raw rows of one GPU, one per cell and process, and return
 does.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

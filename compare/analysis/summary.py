@@ -1,7 +1,5 @@
 """The rows of a run as one table, and what follows from it: ratios, coverage, distinct static facts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tables of a report: numbers as text, a row for each kernel, a row for each compiled function."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ end, so that two copies of one kernel are `same` and 5% is found; and nobody exc
 compare.run.doctor found that identical code differs by more, that is the margin.
 """
 
-from __future__ import annotations
-
 import enum
 import statistics
 from collections import Counter

@@ -4,8 +4,6 @@ A GPU is named by its address on the bus: torch's number counts what HIP_VISIBLE
 amdsmi answers "N/A" for what a GPU or a release does not tell.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ A page set is a block table over pages of its own. All hold the same K and V: on
 bits on all sets prove that a kernel depends on the values only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ Through the vendor's library (NVML, amdsmi: under 1 ms a reading), else by its t
 A reader that fails is not asked again.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Outputs are NaN before the first run and 7.0 before the second: equal bits mean 
 the kernel is deterministic. Every page set is checked; inputs and the guard bands around every tensor must be intact.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import secrets
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A kernel shares the process of the clock. One that puts a function of its own in
 events, must not keep what those then say.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -64,7 +62,7 @@ class Kept(NamedTuple):
     code: Any
 
     @classmethod
-    def of(cls, owner: Any, name: str) -> Kept:
+    def of(cls, owner: Any, name: str) -> "Kept":
         own = vars(owner)
         value = own[name] if name in own else getattr(owner, name, None)
         function = _function(value)

@@ -1,7 +1,5 @@
 """Time the cells of one job on a GPU: gate, rounds, gate again, one row each."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Facts, clocks and users of an NVIDIA GPU, from the library NVML, or from nvidia-smi where NVML's package is
 missing."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from typing import Any

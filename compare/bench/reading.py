@@ -1,7 +1,5 @@
 """A reading of a GPU's clock, and the call of a vendor's tool."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 

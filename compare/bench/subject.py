@@ -1,7 +1,5 @@
 """A kernel set up on an arena, and the status that each of its exceptions means."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Callable

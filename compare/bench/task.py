@@ -1,7 +1,5 @@
 """A job of the process that runs kernels, and its answers: events, and the rows of cells that fail."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import time

@@ -6,8 +6,6 @@ of `FLUSH_BYTES` is queued before the start event: it covers the host's launch o
 inside the interval, and leaves only clean cache lines. With a hot cache the work itself is queued there instead.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gc

@@ -5,8 +5,6 @@ its rows. Helion 1.5.0 traces a kernel anew in each process, which takes seconds
 and compiled for tensors without values.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

@@ -8,8 +8,6 @@ with a finished cell; `sick` when the device no longer answers (the process then
 and `resting`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The function is called through the adapters of the kit, with the batch's own ten
 writing to `out` is copied there, inside of the timed call: a kernel that writes to `out` has no such copy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

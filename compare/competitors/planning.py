@@ -4,8 +4,6 @@ Serving engines plan a step once for all of its layers, so a kernel's `prepare` 
 metadata as much as ours. `@planning` behind an id is the other column.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The competitors: kernel ids and the modules behind them, imported only when one is asked for."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import difflib

@@ -1,7 +1,5 @@
 """Which files make a kernel or a choice, and a hash over them: a result belongs to all the lines that it ran."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

@@ -7,8 +7,6 @@ for; the others write to an output of their own and read other page sets, each a
 timer's own calls do.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -3,8 +3,6 @@
 The code on a node is the driver's: its packages are staged in a folder, which Ray carries by the hash of what is in it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os
@@ -114,7 +112,7 @@ class Cluster:
             told = str(error).strip().partition("\n")[0]
             raise NoFleet(f"--fleet: found no cluster at {address} ({told}), needed: {START}") from error
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> "Cluster":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -129,7 +127,7 @@ class Cluster:
         found = [_node(plain) for plain in self._ray.nodes() if plain["Alive"]]
         return sorted(found, key=lambda node: (node.host, node.id))
 
-    def seats(self, wanted: Sequence[tuple[Node, int]], timed: bool, pretended: bool = False) -> list[RemoteSeat]:
+    def seats(self, wanted: Sequence[tuple[Node, int]], timed: bool, pretended: bool = False) -> "list[RemoteSeat]":
         """Seats, the wanted number on each node. Nothing is started yet."""
         hosts = [node.host for node, _ in wanted]
         found = []

@@ -4,8 +4,6 @@ In: seats that have the work open, and shares. Out: (seat, share, result), as re
 as a whole; what was found of it before does not count.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

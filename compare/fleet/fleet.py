@@ -8,8 +8,6 @@ A seat is asked on every GPU, and on one core of a node without any. Exit codes:
 where no node has a GPU that may time.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

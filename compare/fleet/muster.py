@@ -1,8 +1,6 @@
 """Choose the seats of a work: fit GPUs of the kinds that were asked for, with equal versions within a kind, and CPU
 cores for kinds without a GPU."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A child that prints its node's GPU, PCI address and installed software as one line of JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

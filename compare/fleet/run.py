@@ -3,8 +3,6 @@
 A seat does what a run on one machine does. This process plans, writes rows as they arrive, and uses no GPU.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys
@@ -48,7 +46,7 @@ class Asked:
     words: tuple[str, ...]
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> Asked:
+    def of(cls, words: Sequence[str]) -> "Asked":
         own = Parser(prog="--fleet", add_help=False, allow_abbrev=False)
         own.add_argument("--fleet", nargs="?", const=AUTO)
         own.add_argument("--mixed", action="store_true")

@@ -4,8 +4,6 @@ A seat that times checks before and after each share that no other process uses 
 full, the share does not count and the seat is unfit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Cut a run's rows into shares: many rows in the first shares, single rows in the last."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

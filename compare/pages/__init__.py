@@ -3,8 +3,6 @@
 In: the runs under docs/results, the kernels' declarations, the cases. Out: pages of docs/, and exit 1 for a stale one.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from pathlib import Path

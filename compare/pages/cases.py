@@ -3,8 +3,6 @@
 `python -m compare pages features --write` writes it; a test compares the two.
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -9,8 +9,6 @@ over the strongest such kernel of each row; the same of ours. What was wrong has
 Exit codes: 0; 1 where the page is out of date and --write is not given; 2 for a run or a report that cannot be read.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

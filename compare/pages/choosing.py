@@ -7,8 +7,6 @@ GPU, which its first block names; what was not measured says so and how to. Ther
 Exit codes: 0; 1 where a page says something else and --write is not given; 2 for a run that is none.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

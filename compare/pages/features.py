@@ -7,8 +7,6 @@ tests/conformance/test_conformance.py holds them, and `<!-- refused -->` from co
 Exit codes: 0; 1 where a page is out of date and --write is not given; 2 for a conformance run that cannot be read.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Mapping

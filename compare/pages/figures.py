@@ -7,8 +7,6 @@ page takes a figure by its name (compare.pages.quoted). Without --write it says 
 newer run is taken over by one line of the template and this command.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import statistics

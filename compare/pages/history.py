@@ -9,8 +9,6 @@ mean only moves when the kernel, the choice or the compiler did.
 Exit codes: 0; 1 where a page is out of date and --write is not given; 2 for a run that cannot be read.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence

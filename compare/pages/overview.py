@@ -4,8 +4,6 @@ Each exists in a light and a dark version, legible at 700 pixels. Okabe and Ito'
 for any colour vision and any printer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

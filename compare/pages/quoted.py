@@ -10,8 +10,6 @@ there. `filled` writes what stands between marks. Figures of the past stand betw
 `<!-- end dated -->`; nothing updates them.
 """
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import re

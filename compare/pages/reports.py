@@ -7,8 +7,6 @@ git ignores report.html and summary.csv. Without --runs also docs/results/README
 Exit codes: 0; 1 where a report is out of date and --write is not given; 2 for a run that is none.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Samples of cases of the kit over kernels of others, one line each in docs/results/conformance/full."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

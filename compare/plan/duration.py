@@ -1,7 +1,5 @@
 """Estimate how long a plan takes on this machine, and say it in words."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from common.process import cores

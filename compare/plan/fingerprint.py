@@ -5,8 +5,6 @@ the files that choose them, GPU, software, spec and timing contract. A finished 
 of one are repetitions, exactly where it is the same.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

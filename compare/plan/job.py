@@ -1,7 +1,5 @@
 """Cells and jobs, their hash, and the estimated seconds of a cell that is not timed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
@@ -35,7 +33,7 @@ class Job:
     workload: Workload
     cells: tuple[Cell, ...]
 
-    def only(self, cell_ids: Iterable[str]) -> Job:
+    def only(self, cell_ids: Iterable[str]) -> "Job":
         wanted = set(cell_ids)
         return Job(self.workload, tuple(cell for cell in self.cells if cell.id in wanted))
 

@@ -1,7 +1,5 @@
 """The options that a plan is made from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

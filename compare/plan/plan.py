@@ -1,7 +1,5 @@
 """The plan of a run, made once: situation, rows, kernels, contract, cells and their fingerprints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,14 +24,14 @@ class Plan:
     software: Mapping[str, str] | None = None
 
     @classmethod
-    def of(cls, rows: RowOptions, where: WhereOptions, timing: TimingOptions) -> Plan:
+    def of(cls, rows: RowOptions, where: WhereOptions, timing: TimingOptions) -> "Plan":
         """The plan of a command line. Raises what its parts raise: UnknownGpu, UnknownKernel, UnknownSuite,
         UnknownWorkload, TraceError, GrammarError, SpecError."""
         now = situation(where.gpu, where.device)
         return cls.over(now, selection(rows, now), timing.contract(now.measure), where)
 
     @classmethod
-    def over(cls, now: Situation, chosen: Selection, contract: Contract, where: WhereOptions | None = None) -> Plan:
+    def over(cls, now: Situation, chosen: Selection, contract: Contract, where: WhereOptions | None = None) -> "Plan":
         """A plan of every selected kernel on every selected row."""
         gpu = now.target.name if now.target else None
         planned = jobs(chosen.workloads, chosen.kernels, gpu, chosen.every)

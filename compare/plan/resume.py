@@ -5,8 +5,6 @@ take turns, and their rounds are pairs: where one of them has no time yet and no
 timed again together. What does not count moves to `superseded.jsonl`; nothing that was measured is thrown away.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -171,7 +169,7 @@ def _begun(manifest: Mapping[str, Any]) -> float | None:
         return None
 
 
-def find(plan: Plan, named: str | None, results: Path = Path("results"), *, begins: bool = False) -> Former | None:
+def find(plan: "Plan", named: str | None, results: Path = Path("results"), *, begins: bool = False) -> Former | None:
     """The run in the folder `named`; without a name, the last of this plan and contract.
 
     begins: where `named` holds no run yet, one begins there: None. Raises CannotResume for a run of another plan or
@@ -197,7 +195,7 @@ def absent(folder: Path) -> CannotResume:
     return CannotResume(f"resume: found {folder}, {found}, allowed a run's folder; --out {folder} --resume begins one")
 
 
-def _same(folder: Path, plan: Plan) -> Former:
+def _same(folder: Path, plan: "Plan") -> Former:
     manifest = _manifest(folder / "manifest.json")
     for what, name, asked in (("plan", "plan", plan.hash), ("timing contract", "timing_contract", plan.contract.name)):
         if manifest.get(name) != asked:

@@ -1,7 +1,5 @@
 """The rows and kernels that a command line selects, in a situation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from compare.competitors.registry import BASELINES, NATIVE, OWN, select

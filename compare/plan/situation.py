@@ -1,7 +1,5 @@
 """The situation of a run: the named GPU is here, it is absent, or only the CPU is used."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

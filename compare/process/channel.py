@@ -1,7 +1,5 @@
 """A child's answers: events on a descriptor of their own, one JSON line each."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

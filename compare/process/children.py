@@ -1,7 +1,5 @@
 """The table of child processes by their modules, and which GPUs a child sees."""
 
-from __future__ import annotations
-
 import os
 import sys
 

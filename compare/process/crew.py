@@ -4,8 +4,6 @@ A worker that dies, says nothing for a cell's time limit, floods its log or repo
 that it was at becomes the row, and a new worker goes on behind it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
@@ -54,7 +52,7 @@ class Crew:
     heuristics: str = "tree"
     on_start: Callable[[Cell], None] = lambda cell: None
     command: list[str] = field(default_factory=lambda: list(COMMAND))
-    _worker: Worker | None = None
+    _worker: "Worker | None" = None
 
     def close(self) -> None:
         """End the process."""
@@ -145,7 +143,7 @@ class Crew:
             "heuristics": self.heuristics,
         }
 
-    def _listen(self, worker: Worker, cells: dict[str, Cell]) -> Iterator[Outcome]:
+    def _listen(self, worker: "Worker", cells: dict[str, Cell]) -> Iterator[Outcome]:
         while True:
             event = worker.event(self.limit_s)
             match event["event"]:

@@ -4,8 +4,6 @@ A lane is a function from the jobs that it takes to what becomes of them, in a t
 keeps. `Lane` is one whose processes answer with events: one that dies, hangs or floods loses the cell it was at.
 """
 
-from __future__ import annotations
-
 import math
 import queue
 import threading

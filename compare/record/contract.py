@@ -3,8 +3,6 @@
 docs/measuring.md states the rules; `VERSION` changes with any of them. Times of two contracts are not compared.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any

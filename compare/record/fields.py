@@ -1,7 +1,5 @@
 """The values that a field of foreign JSON may have, as (test, words), and the function that checks them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A run's folder, `results/<UTC>_<gpu>_<commit>/`, and what identifies the code that ran."""
 
-from __future__ import annotations
-
 import datetime
 import importlib.metadata
 import os

@@ -3,8 +3,6 @@
 A null field is left out; a field of the wrong type is an error that names it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

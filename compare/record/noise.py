@@ -9,8 +9,6 @@
 `within` of two kernels of one process, is one that identical code shows.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

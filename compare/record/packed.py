@@ -4,8 +4,6 @@ Committed logs are 20 to 60 times smaller that way (`xz -9 cells.jsonl`). A run 
 compressed log, unpack it first.
 """
 
-from __future__ import annotations
-
 import lzma
 from pathlib import Path
 

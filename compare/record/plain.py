@@ -4,8 +4,6 @@ Everything that reads a run's files (rows, manifests, a tuner's lines) uses it, 
 integer beyond a float, no lone surrogate, and no nesting that overflows Python's stack.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

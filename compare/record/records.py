@@ -4,8 +4,6 @@ Rows live in `cells.jsonl`, one JSON object a line with a checksum at its end; `
 it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import functools
@@ -273,7 +271,7 @@ class Record:
         if self.timing is not None and len(self.timing.samples_us) > MAX_SAMPLES:
             raise ValueError(f"timing.samples_us: found {len(self.timing.samples_us)}, allowed at most {MAX_SAMPLES}")
 
-    def replace(self, **changes: Any) -> Record:
+    def replace(self, **changes: Any) -> "Record":
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> str:
@@ -284,7 +282,7 @@ class Record:
         return seal(json.dumps(plain, allow_nan=False, separators=(",", ":")))
 
     @classmethod
-    def from_json(cls, line: str) -> Record:
+    def from_json(cls, line: str) -> "Record":
         """The inverse of `to_json`. Raises ValueError, KeyError, TypeError or RecursionError for anything else."""
         raw, sealed = parse(line)
         if not isinstance(raw, dict) or raw.get("schema") not in READABLE:
@@ -298,7 +296,7 @@ class Record:
         return record
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Record:
+    def from_plain(cls, plain: dict[str, Any]) -> "Record":
         """From dicts, lists and texts; fields with defaults may be missing. Raises ValueError, KeyError or
         TypeError."""
         raw = dict(plain)

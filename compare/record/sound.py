@@ -1,7 +1,5 @@
 """The values that a row's fields may have, beyond their types: times, sizes, compiled code (`facts`), an estimate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from compare.record.contract import CACHES, TIMERS

@@ -5,8 +5,6 @@ The digits stand for statements, wherever they are: files may be renamed, joined
 imports of this project rewritten, without another spec. Changing a statement makes another spec.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator

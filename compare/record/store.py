@@ -5,8 +5,6 @@ off; what a kill leaves is cut off by the next writer and never read. Rows of sc
 changed digit is not another result.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -96,7 +94,7 @@ class Store:
                 f" `--resume {path.parent}` goes on"
             ) from error
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> "Store":
         return self
 
     def __exit__(self, *_: object) -> None:

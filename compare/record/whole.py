@@ -1,7 +1,5 @@
 """Write a file whole or not at all; errors name its path."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report's section on an absent GPU: what executed in the model of its ISA, without a time."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The picture of a report's first screen: grouped bars of speed, or how each kernel's cells ended."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Texts use markdown's inline marks `code` and **strong**, nothing else. `tables.Table` is a block too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What each feature costs: the time of a row with the feature over that of the plain row, for the same kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The figures of a report, as SVG: one for each class, and a trace's load."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Where nothing was timed, the sentences say what was proved and what was not.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

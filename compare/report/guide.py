@@ -1,7 +1,5 @@
 """The head and the last section of a report: what ran where, and how to read it under its timing contract."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from compare.analysis.runs import RunData

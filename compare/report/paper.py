@@ -4,8 +4,6 @@ They show microseconds instead of the paper's normalised latency, so that figure
 unmeasured point ends its line; the report's tables say why.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

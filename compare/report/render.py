@@ -1,7 +1,5 @@
 """Render a report's sections as markdown, and as one HTML page that needs no other file and no network."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Sequence

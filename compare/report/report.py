@@ -11,8 +11,6 @@ Exit codes: 0; 2 for something that is not a run folder, and for runs whose time
 no row has the times that it asks for.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import sys

@@ -1,7 +1,5 @@
 """Which GPU of a fleet timed what, how much equal GPUs differ, and what was lost."""
 
-from __future__ import annotations
-
 from compare.analysis import tables
 from compare.analysis.markup import said
 from compare.analysis.runs import RunData

@@ -3,8 +3,6 @@
 To add a section, write a function `RunData -> Section | None` and list it in SECTIONS.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 

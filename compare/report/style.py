@@ -6,8 +6,6 @@ public kernels are filled. Ablations are lighter, with the left or right half fi
 search, scale and recolour them.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Times of every row and kernel: `report RUN... --print times`, with what a kernel without a time said in its place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The verdicts of a run as sections of its report and as columns of its summary.csv."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

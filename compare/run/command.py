@@ -5,8 +5,6 @@ static facts for the GPU that was named, every finished cell becomes a line of c
 behind them. This process never imports triton: its children decide whether they interpret.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

@@ -8,8 +8,6 @@ Two twins of one kernel must come out `same` (A/A), and 21 of its calls must be 
 `--require-gpu`, and the GPU is not here; 130 interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib.util

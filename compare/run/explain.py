@@ -13,8 +13,6 @@ Exit codes: 0; 2 for an option or a batch that cannot be read, or a pair that ha
 where --pair has no GPU to compile for; 5 where neither DSL can be imported.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import warnings

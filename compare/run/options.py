@@ -1,7 +1,5 @@
 """The command line of `run`: its parser and the Options it is parsed into."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -137,7 +135,7 @@ class Options:
             raise GrammarError(f"--out: found {self.out} beside --resume {self.resume}, allowed one folder")
 
     @classmethod
-    def of(cls, asked: argparse.Namespace, given: Sequence[str] = ()) -> Options:
+    def of(cls, asked: argparse.Namespace, given: Sequence[str] = ()) -> "Options":
         """Options from parsed arguments. Raises GrammarError for options that exclude each other."""
         file, assumed = settings.trace(asked.trace)
         told = settings.read("--set", asked.set, settings.SETTINGS)

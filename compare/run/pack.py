@@ -9,8 +9,6 @@ engine has them. What is compiled is what an engine's warm-up of such layers com
 Exit codes: 0; 2 usage, or a file that is damaged or of another GPU, version or source; 3 no GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

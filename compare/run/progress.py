@@ -1,7 +1,5 @@
 """The progress of a run on the terminal, and the table at its end."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -36,7 +34,7 @@ class Show:
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._task = self._bar.add_task("starting", total=total)
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> "Show":
         if self._bar:
             self._bar.start()
         return self

@@ -1,7 +1,5 @@
 """Rare options of `run`: `--set NAME=VALUE,...`, and the assumptions of `--trace FILE:NAME=VALUE,...`."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

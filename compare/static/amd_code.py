@@ -3,8 +3,6 @@
 What the note states is never read from the text: its comments leave LDS out and come from the printer.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections import defaultdict, deque

@@ -6,8 +6,6 @@ Each comes from its most robust source: AMD's ELF metadata note (compare.static.
 computed. No GPU, driver or vendor toolkit is needed.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

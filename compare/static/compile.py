@@ -5,8 +5,6 @@ compiler's prints go to the log. A child that dies or exceeds a job's time limit
 jobs it waits for its next line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
@@ -49,7 +47,7 @@ class Compilation:
         return json.dumps(dataclasses.asdict(self) | {"workload": self.workload.to_dict()})
 
     @classmethod
-    def from_json(cls, line: str) -> Compilation:
+    def from_json(cls, line: str) -> "Compilation":
         plain = json.loads(line)
         return cls(**plain | {"workload": Workload.from_dict(plain["workload"])})
 

@@ -3,8 +3,6 @@
 It has everything that a driver needs to launch it, and nothing of Triton: bytes, text, numbers and CPU tensors.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ its facts are read, or an executor runs it on the very tensors.
 A process compiles for one target: Helion caches what it generated. compare.static.compile gives each its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gc

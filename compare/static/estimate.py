@@ -17,8 +17,6 @@ limiter: what decided: launch, bytes, matrix, issue or latency.
 Which Machine constant is from where stands beside it. None is fitted to a time of any kernel of this project.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import re

@@ -5,8 +5,6 @@ launches, and the call's config. Kernels without a rule here (most ablations, ba
 estimate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

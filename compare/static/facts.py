@@ -1,7 +1,5 @@
 """Static facts beside a run: what the compiler says of every own cell, for a GPU that is here or absent."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any

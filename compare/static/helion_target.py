@@ -4,8 +4,6 @@ On a host without a GPU Helion generates generic code: GQA rows padded to a 16-r
 one program for persistent grids. Every name that it asks about the device is replaced here, and only here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

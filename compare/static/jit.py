@@ -6,8 +6,6 @@ into constants and makes attributes of pointers and strides divisible by 16 and 
 by hand misses them: the gfx942 loop of a 64 x 64 tile then had 63 two-byte loads instead of 8 sixteen-byte ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

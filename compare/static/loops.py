@@ -4,8 +4,6 @@ A loop is the text between a label and the last branch back to it. Pipelining pe
 counts of the whole text would count such a loop several times.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

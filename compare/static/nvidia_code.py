@@ -1,7 +1,5 @@
 """Read NVIDIA code objects with `cuobjdump`, which the triton wheel contains and which needs no driver."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

@@ -6,8 +6,6 @@ registers of a thread, rounded up to 256), down to a multiple of the four sub-pa
 program's and 1 KiB of the driver's. The compiler's own comment (`; Occupancy`) leaves LDS out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

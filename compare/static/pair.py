@@ -8,8 +8,6 @@ which makes the clocks of a tile a time. Then one property of the slower launch 
 what shortens the time most explains most.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

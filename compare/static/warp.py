@@ -5,8 +5,6 @@ each clock belongs to a kind: that of the instruction that is issued, or of the 
 repeated until what one leaves in flight for the next is there too. No clock is fitted to a time of this project.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, deque
 from collections.abc import Sequence

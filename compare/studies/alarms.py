@@ -7,8 +7,6 @@ line to FOLDER/alarms.jsonl; a later call resumes there. Exit codes: 0 without a
 of another run.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

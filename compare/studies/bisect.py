@@ -9,8 +9,6 @@ with the kernel, over the kernel's; a commit is bad below the mean of the good a
 Exit codes: 0 found; 1 only skipped commits are left; 2 usage, or nothing was lost; 3 no GPU for a speed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

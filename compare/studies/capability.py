@@ -6,8 +6,6 @@ and at least one did. `not yet` means that it refuses the aspect by a typed erro
 cannot express are in compare.studies.constructs, each with the error that a test provokes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ error: a test runs each, so a version that lifts a refusal, or words it differen
 Triton 3.7.1.
 """
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path

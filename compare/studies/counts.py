@@ -10,8 +10,6 @@ takes about four minutes of one core; with --parts FILE it goes on where it was 
 Exit codes: 0; 1 where an output of ours is wrong; 2 usage.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -10,8 +10,6 @@ Every measured cell of docs/results/h200 and h100 has the facts of the code that
 Exit codes: 0; 2 where a folder of runs cannot be read.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -7,8 +7,6 @@ stopped, and time again only cells whose code or versions have changed. Exit cod
 crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A JSONL file of a study's findings. The first line identifies the run; a later call of the same run appends."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

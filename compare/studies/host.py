@@ -15,8 +15,6 @@ A line a DSL and batch has microseconds a call, the median of seven rounds:
 Exit codes: 0; 2 usage; 3 the GPU that is named is not here; 4 `call` exceeds the goal.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -15,8 +15,6 @@ and more rows of --rows.
 Exit codes: 0; 2 usage; 3 the GPU is not here; 5 no row counts.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -11,8 +11,6 @@ Two kernels are compared where their capability rows are equal (compare.studies.
 the row. Exit codes: 0; 2 usage; 5 nothing selected.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import io

@@ -8,8 +8,6 @@ in common/spec/toolchain.py with its compiler versions. TRITON_PTXAS_PATH select
 Exit codes: 0 no bit changed; 1 one did; 2 usage.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import torch

@@ -3,8 +3,6 @@
 Causal triangles are exact, a window trims both, a page shared by several sequences counts once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

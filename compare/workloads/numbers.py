@@ -1,7 +1,5 @@
 """Parsers of numbers on a command line, for every command: ASCII digits, within a range."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable

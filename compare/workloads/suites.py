@@ -1,7 +1,5 @@
 """The named suites: which rows a run measures."""
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 import math

@@ -5,8 +5,6 @@ usual one: decodes first, then chunks of waiting prompts in order of arrival, wi
 step. A request's first token comes with the last chunk of its prompt, each later one with a step.
 """
 
-from __future__ import annotations
-
 import csv
 import datetime
 from collections import deque

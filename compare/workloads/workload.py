@@ -4,8 +4,6 @@ The grammar is vLLM's batch spec: `q1s2k` is one query token over a sequence of 
 groups, `q2k` is a whole prompt. A `~` behind a group varies its lengths: uniform in [0.5, 1] of the one named.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import hashlib
@@ -90,7 +88,7 @@ class Workload:
             del plain["new_kv"]  # rows keep the ids from before this field
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
-    def with_new_kv(self) -> Workload:
+    def with_new_kv(self) -> "Workload":
         """The same row with the step's new K and V, under a label that says so."""
         return self if self.new_kv else dataclasses.replace(self, new_kv=True, label=self.label + NEW_KV)
 
@@ -125,7 +123,7 @@ class Workload:
         return plain
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Workload:
+    def from_dict(cls, plain: dict[str, Any]) -> "Workload":
         shape = AttentionShape.from_dict(plain["shape"])
         lens = tuple((query_len, seq_len) for query_len, seq_len in plain["lens"])
         return cls(**plain | {"shape": shape, "lens": lens, "ask": Ask.from_dict(plain["ask"])})

@@ -4,8 +4,6 @@ The SHA-256 of each code object, compiled without the lines and files of its sou
 the lines of a kernel leaves both. `few` is a rung of each DSL; the others take minutes, most of them Helion's.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

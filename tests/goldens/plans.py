@@ -4,8 +4,6 @@ The id of a cell is a hash of its row's id, its kernel and the GPU; a plan's is 
 rows of a suite, the kernels of a situation and the plan's hash say all of them.
 """
 
-from __future__ import annotations
-
 from common.gpus import resolve
 from compare.plan.plan import Plan
 from compare.plan.selection import selection

@@ -1,7 +1,5 @@
 """A golden as a file: plain values by name, an entry a line, and what differs from it."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib import metadata

@@ -6,8 +6,6 @@ import of AITER stands in for it while they are loaded: the arch, the number of 
 kernel's name. The project ships neither file.
 """
 
-from __future__ import annotations
-
 from types import ModuleType, SimpleNamespace
 
 import torch

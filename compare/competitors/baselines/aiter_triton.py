@@ -4,8 +4,6 @@ It picks tile, warps and segments by the batch and the number of units, and asks
 compiler does not know: it runs on AMD alone. It allocates its scratch in the call.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ In: a package on the path that holds the files unchanged, the names that they im
 their modules. The project ships no such file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import sys

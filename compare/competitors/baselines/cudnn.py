@@ -4,8 +4,6 @@ The same work as baseline/sdpa, but torch may take no other backend, where by it
 most batches. A batch that cuDNN refuses is `unsupported`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

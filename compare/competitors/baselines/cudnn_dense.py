@@ -1,7 +1,5 @@
 """cuDNN's attention on K and V that are contiguous already: a bound, not a competitor, as baseline/sdpa_dense is."""
 
-from __future__ import annotations
-
 from common.spec.kernel import Precision, launches
 from compare.competitors.baselines import cudnn, sdpa, sdpa_dense
 

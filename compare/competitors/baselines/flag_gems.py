@@ -4,8 +4,6 @@ A public Triton kernel over a paged cache that a plain `pip install flag-gems` b
 what else was looked at.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 

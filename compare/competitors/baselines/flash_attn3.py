@@ -5,8 +5,6 @@ itself, in this order. As vLLM does, the scheduler's metadata is made once per s
 module raises ImportError with the reason where no build can run here.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ all layers: `prepare` does that, outside the timed call. Importing this module r
 FlashInfer cannot run.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence

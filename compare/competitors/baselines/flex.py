@@ -6,8 +6,6 @@ owners, and it multiplies what a mask hides by zero: a NaN in a slot that nobody
 On a GPU it is compiled, once a row; on a CPU it runs uncompiled, for the checker alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -4,8 +4,6 @@ What a user without a paged kernel would write. The host knows the lengths (as a
 that the call itself waits for nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

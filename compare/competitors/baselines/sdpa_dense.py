@@ -4,8 +4,6 @@ The gather of baseline/sdpa happens in `prepare`, outside the timed call. No pag
 what paging costs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from common.spec import Features, PagedBatch

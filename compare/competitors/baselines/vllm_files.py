@@ -6,8 +6,6 @@ loaded, and no longer, modules that hold just these stand in for it. The project
 `run` runs scripts that import the kernel, with the two files.
 """
 
-from __future__ import annotations
-
 import enum
 import importlib
 import importlib.util

@@ -5,8 +5,6 @@ files alone in a package named `vllm_triton_033` or `vllm_triton_025` (vllm_file
 so vLLM 0.25's cache [blocks, 2, block, heads, size] and 0.33's [blocks, heads, block, 2 * size] are one call.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Iterator

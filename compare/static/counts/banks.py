@@ -10,8 +10,6 @@ these phases at once, writes one (HipKittens, analysis/paper_experiments/phases:
 ds_read_b64, 4 of ds_write_b64).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 WORD = 4

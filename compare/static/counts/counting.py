@@ -1,7 +1,5 @@
 """The counts of one launch, taken while the model executes it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ L2s are independent: a line that programs of two dies read is fetched twice. AMD
 each, lines of 128 bytes); ROCm, MI300X workload tuning (workgroups round robin over the dies).
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Loads, stores and atomics: addresses of global memory, LDS and scratch, with the range check of buffers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Convert between number types; fused products, overflows, and several numbers in one register."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DPP: source 0 comes from another lane of the row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

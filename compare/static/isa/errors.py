@@ -1,7 +1,5 @@
 """What ends an execution: code that the model does not know, code that is no kernel of ours, and wrong code."""
 
-from __future__ import annotations
-
 
 class NotExecutable(Exception):
     """The model does not know an instruction or its form; `mnemonic` names it. Never a verdict on the kernel."""

@@ -1,7 +1,5 @@
 """The executor of compare.static.crosscompile.executing: one compiled launch, run on the CPU tensors passed to it."""
 
-from __future__ import annotations
-
 import functools
 import struct
 from typing import Any

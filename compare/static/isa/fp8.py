@@ -1,7 +1,5 @@
 """8-bit floats: e4m3 and e5m2, in OCP's form (gfx950) or `fnuz`, with one NaN and no infinity (gfx942)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ which the hardware may choose is a race and a Fault: a read of what another wave
 a write that changes what another wave has read or written since. A write that changes nothing is no race.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from compare.static.isa.errors import Fault

@@ -1,7 +1,5 @@
 """Run a kernel: workgroups in batches, waves at the same instruction together, barriers."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """MFMA: where lanes keep the elements of A, B, C and D (AMD matrix instruction calculator), and the product."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Global memory: the tensors that were passed, and nothing else."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterable
 

@@ -5,8 +5,6 @@ h float16; of register pairs U uint64, I int64. A value is broadcast to [n, 64]:
 registers [n, 1].
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

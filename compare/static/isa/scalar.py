@@ -1,7 +1,5 @@
 """Scalar instructions: 32 and 64 bits a wave, the condition scc, and the one bit of MODE that may change."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

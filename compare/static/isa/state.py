@@ -6,8 +6,6 @@ and Helion start every kernel: round to nearest even, denormals kept. Only its b
 (`clamps`) a float16 or fp8 overflow becomes the largest number, not infinity or NaN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,7 +47,7 @@ class Pending:
     land: Callable | None = None  # for data that go to LDS: called with what landed
     note: tuple | None = None  # what LDS knows of it
 
-    def split(self, landed: np.ndarray) -> Pending:
+    def split(self, landed: np.ndarray) -> "Pending":
         """Remove the landed waves; the others stay pending."""
         gone = Pending(self.waves[landed], self.order[landed], self.first, None, None, self.scalar, self.land)
         if self.data is not None:

@@ -1,8 +1,6 @@
 """Parse the assembly text of a kernel: instructions with operands and modifiers, labels, and the initial state of a
 wave."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

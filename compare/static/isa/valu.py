@@ -9,8 +9,6 @@ Kinds are results, `=`, sources. A kind is one of compare.static.isa.operands, o
   clamps what overflows; z whether an fp8 is `fnuz`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Vector instructions: the table of valu.py with source modifiers, SDWA, DPP and op_sel; and those of other shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

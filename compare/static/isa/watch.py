@@ -1,7 +1,5 @@
 """What an observer of the model is told while code runs. The model itself counts little and has no caches."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -6,8 +6,6 @@ Importing and configuring take longer than many a row, so the next engine's proc
 measures; the lock of a file, taken before a model is loaded, lets one after the other at the GPU.
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import json

@@ -13,8 +13,6 @@ measured again: of our kernels while their sources are the same, of fa3 and vllm
 Exit codes: 0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -4,8 +4,6 @@ An engine has `add(name, prompt, count, logprobs)` and `step()`, which returns f
 of its tokens so far, their log-probabilities or None).
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -11,8 +11,6 @@ With a global_head_size the model is vLLM's Gemma 4: layers with a window and he
 that see every key and have heads of global_head_size. Its layers norm what they add, so that a norm's weight sets it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any

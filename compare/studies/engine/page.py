@@ -1,7 +1,5 @@
 """The page of `study engine`: tables and a figure from its rows."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Sequence

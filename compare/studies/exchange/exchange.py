@@ -10,8 +10,6 @@ to traces/gqa_paged/NAME.diptych.jsonl. What cannot be traded is named and left 
 Solution or a reference that is not; 2 usage; 5 nothing was traded; 130 interrupted, and what was judged is kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import json

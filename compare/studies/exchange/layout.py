@@ -5,8 +5,6 @@ and traces/ one a line, blob/ the page lists. Its package is not imported, for i
 Readers raise SpecError naming the field, what was found and what is allowed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -93,7 +91,7 @@ class Definition:
         return told
 
     @classmethod
-    def of_shape(cls, shape: AttentionShape, decode: bool) -> Definition:
+    def of_shape(cls, shape: AttentionShape, decode: bool) -> "Definition":
         """Under flashinfer-bench's name for it. Raises SpecError for what the layout cannot say."""
         if shape.dtype not in DTYPES or shape.cache_dtype != shape.dtype or shape.value_size is not None:
             raise SpecError("shape", shape, f"K and V in the query's dtype and size, of {', '.join(_NAMES)}")
@@ -104,7 +102,7 @@ class Definition:
         return cls(name, shape, shape.block_size, inputs, _reference(inputs))
 
     @classmethod
-    def of(cls, plain: Any) -> Definition:
+    def of(cls, plain: Any) -> "Definition":
         """From a JSON object."""
         of = f"definition {get('definition', plain, 'name', str):.60}"
         if len(PurePosixPath(inside(f"{of}, name", plain["name"])).parts) > 1:  # files of it have its name
@@ -193,7 +191,7 @@ class Row:
         return levels.write(base.but(shared_pages=row.shared_pages, softmax_scale=self.scale))
 
     @classmethod
-    def of_plain(cls, plain: dict[str, Any]) -> Row:
+    def of_plain(cls, plain: dict[str, Any]) -> "Row":
         """From a workload of a manifest. Raises SpecError for a row that asks what the layout has no field for."""
         try:
             row = Workload.from_dict({name: value for name, value in plain.items() if name not in ("id", "kind")})
@@ -228,7 +226,7 @@ class Row:
         return {"definition": self.definition.name, "solution": None, "workload": workload, "evaluation": None}
 
     @classmethod
-    def of(cls, definition: Definition, plain: Any, root: Path) -> Row:
+    def of(cls, definition: Definition, plain: Any, root: Path) -> "Row":
         """From a Trace's workload, whose files lie below `root`."""
         uuid = get("workload", plain, "uuid", str)
         of = f"workload {uuid}"
@@ -336,7 +334,7 @@ class Solution:
     returned: bool = True
 
     @classmethod
-    def of(cls, plain: Any) -> Solution:
+    def of(cls, plain: Any) -> "Solution":
         """From a JSON object."""
         of = f"solution {get('solution', plain, 'name', str)}"
         spec = get(of, plain, "spec", dict)
@@ -358,7 +356,7 @@ class Solution:
         return cls(plain["name"], get(of, plain, "definition", str), tuple(sources.items()), (path, symbol), returned)
 
     @classmethod
-    def of_ours(cls, kernel: str, definition: Definition) -> Solution:
+    def of_ours(cls, kernel: str, definition: Definition) -> "Solution":
         """Our kernel by its id, for where this project is installed."""
         named = ", ".join(f"{name}={name}" for name in definition.inputs)
         text = f"""from diptych.common.engines.flashinfer import attention

@@ -1,7 +1,5 @@
 """Time a right candidate on the GPU that is here, by `python -m compare.run`: a row of decodes and one of prompts."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

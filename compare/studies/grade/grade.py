@@ -10,8 +10,6 @@ file with the same bytes is not judged again. Exit codes: 0 all right; 1 a candi
 judged; 130 interrupted, and what was judged is kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

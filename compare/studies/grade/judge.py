@@ -4,8 +4,6 @@ The candidate is copied into an otherwise empty folder, so that candidates do no
 the hashed one. There is no judge here: every verdict comes from the kit's report.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

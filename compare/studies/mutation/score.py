@@ -11,8 +11,6 @@ it computes in float64. One that is wrong in a part of the batches must also be 
 Exit codes: 0; 2 where FOLDER is of another run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -5,8 +5,6 @@ order", which are taken for equivalent, "differs" or "wrong at its limit". The f
 `torch`, `day`, `drawn`, and `cases` by level: [asked, of how many].
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set

@@ -6,8 +6,6 @@ one {"at": number} before each kernel, so that one that never returns is known, 
 is rejected, {"differs": number} for each that is not, though it gives other bits than the right one, {"done": case}.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

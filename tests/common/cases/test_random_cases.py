@@ -1,7 +1,5 @@
 """Random cases are functions of their seeds, cover what they promise, and are well formed."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every mutant dies under the check that the gate calls; the same case without the edit lives."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.mutants import MUTANTS

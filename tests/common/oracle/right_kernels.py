@@ -1,7 +1,5 @@
 """Random batches, and how the emulation is cut under each precision."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """What is wrong by little and always to one side is found; what right kernels round to either side is none of it."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

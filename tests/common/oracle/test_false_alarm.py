@@ -3,8 +3,6 @@
 The worst ratios are asserted from both sides: a budget that right results never come near would not see a wrong one.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """The checker accepts what is right: named and random cases through the unedited emulation, none rejected."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """What a kernel must leave alone is seen to have changed, however little of it changed."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

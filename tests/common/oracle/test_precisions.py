@@ -1,7 +1,5 @@
 """Under every precision that a contract may name, right kernels pass near their budgets and nonsense does not."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import defaultdict

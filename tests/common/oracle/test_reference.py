@@ -1,7 +1,5 @@
 """The reference against batches worked by hand, against torch's SDPA in float64, and against itself rearranged."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields, replace
 

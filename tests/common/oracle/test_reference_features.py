@@ -1,7 +1,5 @@
 """The reference on every feature, against the definitions written out: one row, head and key at a time, in Python."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What a right kernel may be off by: P relative to a bound, lanes that saturate, a sum of 16 bits."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

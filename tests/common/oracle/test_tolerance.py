@@ -1,7 +1,5 @@
 """The checker: its formulas against a row worked by hand, its exact rules one by one, and what it says."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Features that are malformed or contradict each other are refused by name, with both sides said."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ A speed is of a class, a kernel, a unit (whose time is divided) and a set of row
 read as the headline's, so a page that quotes other rows has to say which.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Runs single instructions of the model on registers that a test sets."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from compare.static.isa import machine

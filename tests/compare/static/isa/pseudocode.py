@@ -5,8 +5,6 @@ numbers. Float arithmetic is done in double and rounded where it is assigned, wh
 same as rounding once.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers of AMD's pseudocode: bits read and written as a type, and the functions that the text calls by name."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any
