@@ -248,11 +248,14 @@ def static_grid():
         place = begin * 21 / sum(items)
         width = tiles * 21 / sum(items)
         box(axes, place, 0, width, 1, colours[program], edge="#000000", hatch=hatches[program])
-        text(axes, place + width / 2, -0.45, f"{tiles}", fontsize=9)
+        text(axes, place + width / 2, -0.45, f"{tiles} tile{'s' * (tiles > 1)}", fontsize=9)
         box(
             axes, 3 + ends[program], 2.6 + program, tiles, 0.8, colours[program], edge="#FFFFFF", hatch=hatches[program]
         )
-        text(axes, 3 + ends[program] + tiles / 2, 3.05 + program, f"item {number}", fontsize=9)
+        style = {"bbox": {"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 1.2}, "fontsize": 8}
+        text(
+            axes, 3 + ends[program] + tiles / 2, 3.0 + program, f"item {number}" if tiles > 1 else f"{number}", **style
+        )
         ends[program] += tiles
         begin += tiles
     for program in range(4):
@@ -285,7 +288,7 @@ def split():
         masked = width < TILE
         box(axes, j * TILE, 0, width, 16, ORANGE if masked else BLUE, edge="#FFFFFF", hatch="//" if masked else None)
         box(axes, j * TILE, 0, width, 16, "none", edge="#000000", line=1.3)
-        arrow(axes, (j * TILE + width / 2, -0.9), (j * TILE + width / 2, 1), LINE)
+        arrow(axes, (j * TILE + width / 2, -1.1), (j * TILE + width / 2, 0.2), "#000000")
         words = f"context {j}\n" + ("its end: masked" if masked else "no mask")
         style = {"color": "#000000", "bbox": {"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 2}, "fontsize": 8}
         text(axes, j * TILE + width / 2, 8, words, **style)
@@ -415,20 +418,22 @@ def programs():
         ("unpaged", f"{count}: Q Blocks, after a copy", SEQ_LEN, SEQ_LEN, "16 rows"),
     )
     figure, axes = canvas(9, 4.6, (-1, 101), (-2.2, len(rungs) * 1.6 + 1.4))
-    heads = ((0, "rung"), (20, "programs for 7 tokens, 4 heads"), (48, "keys that all of them read from pages"))
-    for x, words in (*heads, (82, "one program writes")):
+    heads = ((0, "rung"), (20, "programs: 7 tokens, 4 heads"), (48, "keys read from pages, all programs"))
+    for x, words in (*heads, (83, "a program writes")):
         text(axes, x, -1.4, words, ha="left", fontsize=9.5, fontweight="bold")
     for number, (name, grid, keys, ids, writes) in enumerate(rungs):
         y = number * 1.6
         text(axes, 0, y + 0.5, name, ha="left", family="monospace")
         text(axes, 20, y + 0.5, grid, ha="left")
-        box(axes, 48, y, 20 * keys / by_token, 1, BLUE if number else ORANGE)
+        box(axes, 48, y, 14 * keys / by_token, 1, BLUE if number else ORANGE)
         page_ids = "" if ids == keys else f", {ids} page ids"
-        text(axes, 48.8 + 20 * keys / by_token, y + 0.5, f"{keys}{page_ids}", ha="left")
-        text(axes, 82, y + 0.5, writes, ha="left")
-    words = "64 keys under one KV head, 8 in a page. Where no number of page ids stands, each key looks up its own."
+        text(axes, 48.8 + 14 * keys / by_token, y + 0.5, f"{keys:,}{page_ids}", ha="left")
+        text(axes, 83, y + 0.5, writes, ha="left")
+    words = (
+        "64 keys under one KV head, 8 in a page. Where no number of page ids stands, a page id is loaded for each key."
+    )
     text(axes, 0, len(rungs) * 1.6 + 0.3, words, ha="left")
-    words = "7 tokens stand for a longer prompt: up to 16 the last four rungs serve otherwise, as their sections say."
+    words = "7 tokens stand for a longer prompt: the last four rungs have another path for queries of up to 16 tokens."
     text(axes, 0, len(rungs) * 1.6 + 1.1, words, ha="left")
     return figure
 

@@ -14,6 +14,7 @@ import random
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -33,7 +34,7 @@ PACKAGES = ("compare", "dsl_triton", "dsl_helion", "common")
 LEFT_OUT = {"compare.exits", "compare.stats", "compare.identity", "compare.__main__", "compare.run.__main__"}
 COLOURS = {"compare": "#D6E6F2", "dsl_triton": "#F6E3C5", "dsl_helion": "#F6E3C5", "common": "#DDEFE3"}
 EDGES = {"compare": "#0072B2", "dsl_triton": "#B07A00", "dsl_helion": "#B07A00", "common": "#007A5A"}
-WIDTH, HEIGHT, STEP = 1.95, 0.62, 1.05  # inches: of a box, and from floor to floor
+WIDTH, HEIGHT, STEP = 1.08, 0.6, 0.9  # inches: of a box, and from floor to floor
 
 plt.rcParams.update({"font.size": 9, "svg.hashsalt": "diptych", "svg.fonttype": "none"})
 
@@ -62,17 +63,15 @@ def imports(path: Path) -> set[str]:
     return found - {""}
 
 
-def graph() -> tuple[dict[str, set[str]], Counter[str]]:
-    """(room -> rooms that it imports from, how many files it has)."""
+def graph() -> dict[str, set[str]]:
+    """room -> rooms that it imports from."""
     below: dict[str, set[str]] = {}
-    files: Counter[str] = Counter()
     for module, path in modules().items():
         if (room := room_of(module)) and room not in LEFT_OUT:
             below[room] = below.get(room, set()) | imports(path) - {room} - LEFT_OUT
-            files[room] += 1
     for dsl in ("dsl_triton", "dsl_helion"):  # the registry imports them by name
         below["compare.competitors"].add(dsl)
-    return below, files
+    return below
 
 
 def floors(below: dict[str, set[str]]) -> dict[str, int]:
@@ -97,7 +96,7 @@ def plain(below: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def places(floor: dict[str, int], arrows: dict[str, set[str]]) -> dict[str, tuple[float, float]]:
-    """(x, y) of every room's middle: compare on the left, kernels in the middle, common on the right; rooms of one
+    """(x, y) of every room's middle: compare from the left, kernels in the middle, common on the right; rooms of one
     floor in the order of those that they are imported from."""
     found: dict[str, tuple[float, float]] = {}
 
@@ -106,14 +105,15 @@ def places(floor: dict[str, int], arrows: dict[str, set[str]]) -> dict[str, tupl
         return sum(xs) / len(xs) if xs else 0.0
 
     for level in sorted(set(floor.values()), reverse=True):
-        for package, middle in (("compare", 0.0), ("dsl", 4.6), ("common", 11.2)):
+        for package, middle in (("compare", None), ("dsl", 2.3), ("common", 5.45)):
             row = [room for room in ROOMS if room.startswith(package) and floor.get(room) == level]
+            first = 0.0 if middle is None else middle - (len(row) - 1) / 2 * (WIDTH + 0.12)
             for number, room in enumerate(sorted(row, key=above)):
-                found[room] = middle + (number - (len(row) - 1) / 2) * (WIDTH + 0.25), level * STEP
+                found[room] = first + number * (WIDTH + 0.12), level * STEP
     return found
 
 
-def draw(axes, below, files) -> None:
+def draw(axes, below) -> None:
     arrows = plain(below)
     at = places(floors(below), arrows)
     for room, under in sorted(arrows.items()):
@@ -135,27 +135,26 @@ def draw(axes, below, files) -> None:
             )
         )  # fmt: skip
         name = room if package.startswith("dsl") else room.removeprefix(f"{package}.")
-        axes.text(x, y + 0.17, name, ha="center", va="center", fontsize=10, fontweight="bold", zorder=4)
-        axes.text(x, y - 0.01, ROOMS[room]["idea"], ha="center", va="center", fontsize=8, zorder=4)
-        words = f"{files[room]} files" if files[room] > 1 else "one file"
-        axes.text(x, y - 0.19, words, ha="center", va="center", fontsize=7, color="#555555", zorder=4)
-    top = max(y for _, y in at.values()) + 0.75
+        axes.text(x, y + 0.17, name, ha="center", va="center", fontsize=9, fontweight="bold", zorder=4)
+        idea = "\n".join(textwrap.wrap(ROOMS[room]["idea"], 15))
+        axes.text(x, y - 0.09, idea, ha="center", va="center", fontsize=8, linespacing=1, zorder=4)
     for package, words in (("compare", "compare/: who wins"), ("dsl_triton", ""), ("common", "common/: what is right")):
         if words:
             xs = [x for room, (x, _) in at.items() if room.startswith(package)]
-            axes.text(sum(xs) / len(xs), top, words, ha="center", fontsize=12, color=EDGES[package], fontweight="bold")
+            top = max(y for room, (_, y) in at.items() if room.startswith(package)) + 0.5
+            axes.text(sum(xs) / len(xs), top, words, ha="center", fontsize=10, color=EDGES[package], fontweight="bold")
     xs, ys = zip(*at.values(), strict=True)
     axes.set_xlim(min(xs) - WIDTH / 2 - 0.1, max(xs) + WIDTH / 2 + 0.1)
-    axes.set_ylim(min(ys) - HEIGHT / 2 - 0.1, top + 0.3)
+    axes.set_ylim(min(ys) - HEIGHT / 2 - 0.1, max(ys) + 0.8)
     axes.axis("off")
 
 
 def picture() -> str:
-    below, files = graph()
-    figure = plt.figure(figsize=(13, 11))
+    below = graph()
+    figure = plt.figure(figsize=(8, 11))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_aspect("equal")
-    draw(axes, below, files)
+    draw(axes, below)
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
     plt.close(figure)
@@ -269,7 +268,7 @@ def main() -> int:
         for name, count in counts(root).items():
             print(f"{name:50} {count}")
         if root == ROOT:
-            print(f"{'longest chain of rooms under compare.run':50} {floors(graph()[0])['compare.run'] + 1}")
+            print(f"{'longest chain of rooms under compare.run':50} {floors(graph())['compare.run'] + 1}")
         return 0
     drawn = picture()
     if "--check" in sys.argv[1:]:

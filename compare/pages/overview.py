@@ -96,7 +96,7 @@ def start(figures: Table) -> list[Bars]:
 def refused(figures: Table) -> list[Bars]:
     words = {"nothing": "nothing lost", "lines": "more to write", "loss": "speed or\na feature lost"}
     groups = {words[name]: [figures[f"refused.{name}"].value] for name in words}
-    return [Bars("ways to write something", ("what Helion refused, by what it cost",), groups, "{:.0f}", paint=(1,))]
+    return [Bars("constructs", ("rejected by Helion, by what the workaround costs",), groups, "{:.0f}", paint=(1,))]
 
 
 DRAWN = {

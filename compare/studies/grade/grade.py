@@ -36,7 +36,7 @@ from compare.studies.grade.judge import CHEAT, RIGHT, UNJUDGED, Candidate, judge
 from compare.workloads.numbers import at_least_one, positive
 
 HELP = "judge a folder of candidate kernels, one file each, and time the right ones"
-MOST_JOBS, WIDTH, REASON = 4, 200, 130
+MOST_JOBS, WIDTH, REASON = 4, 200, 110  # of a table that is no terminal's; of a reason, in characters
 BEGIN = "query-15-16-17"  # the case that is asked first
 STYLES = {RIGHT: "green", UNJUDGED: "yellow", CHEAT: "bold red"}
 
@@ -119,7 +119,8 @@ def table(given: Sequence[Candidate], grades: Grades) -> Table:
     made.add_column("why, or times")
     for one in given:
         line = grades.of[one.sha256]
-        why = ": ".join(filter(None, (line["kind"], line["case"].partition("@")[0], line["reason"])))
+        case = line["case"].partition("@")[0]
+        why = ": ".join(filter(None, (line["kind"], case if case != line["by"] else "", line["reason"])))
         told = (
             clock.told(line.get("times"))
             if line["verdict"] == RIGHT
