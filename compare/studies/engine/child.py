@@ -3,7 +3,8 @@
     python -m compare.studies.engine.child < TASK
 
 Importing and configuring take longer than many a row, so the next engine's process does both while the one before it
-measures; the lock of a file, taken before a model is loaded, lets one after the other at the GPU.
+measures; the lock of a file, taken before a model is loaded, lets one after the other at the GPU. Engines that start at
+once share that lock until they have started, and take it alone to measure.
 """
 
 import fcntl
@@ -14,8 +15,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from compare.studies.engine import measure
 from compare.studies.engine.model import SIZES, TWO_SIZES, Sizes, fill
@@ -69,13 +73,44 @@ def register(sizes: Sizes) -> None:
 
         def load_weights(self, model: Any, model_config: Any) -> None:
             fill(model.named_parameters(), sizes)
+            torch.cuda.empty_cache()  # scratch of `fill`: engines that start at once share the GPU's memory
 
     register_model_loader(FORMAT)(Loader)
+    if sizes.sinks:
+        _give_sinks()
     if sizes.global_head_size:
         from transformers import AutoConfig, PretrainedConfig
 
         config = type("Config", (PretrainedConfig,), {"model_type": TWO_SIZES})
         AutoConfig.register(TWO_SIZES, config, exist_ok=True)  # transformers' own hides what vLLM reads
+
+
+def _give_sinks() -> None:
+    """Make vLLM's Llama give each layer's attention a sink for each head, as gpt-oss has them."""
+    from vllm.model_executor.models import llama
+
+    class Attention(llama.Attention):
+        def __init__(self, num_heads: int, *args: Any, **kwargs: Any) -> None:
+            sinks = torch.nn.Parameter(torch.empty(num_heads), requires_grad=False)
+            super().__init__(num_heads, *args, sinks=sinks, **kwargs)
+            self.sinks = sinks
+
+    llama.Attention = Attention
+
+
+def settings(task: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of vLLM's LLM that a task sets, beside its model's folder."""
+    return {
+        "load_format": FORMAT, "dtype": "bfloat16", "block_size": 16, "skip_tokenizer_init": True,
+        "attention_backend": BACKENDS.get(task["name"], "CUSTOM"), "enable_prefix_caching": task["prefix_caching"],
+        "max_model_len": task["max_seq_len"], "max_num_seqs": task["max_seqs"], "kv_cache_dtype": task["kv_dtype"],
+        "gpu_memory_utilization": LEAST_FREE, "kv_cache_memory_bytes": int(task["cache_gib"] * 2**30),
+        "max_num_batched_tokens": task["max_tokens"], "disable_log_stats": True, "seed": 0,
+        "compilation_config": {
+            "cudagraph_mode": GRAPHS[task["graphs"]],
+            "cudagraph_capture_sizes": [n for n in CAPTURED if n <= task["most_captured"]],
+        },
+    }  # fmt: skip
 
 
 class Vllm:
@@ -88,14 +123,7 @@ class Vllm:
         with tempfile.TemporaryDirectory() as folder:
             text = json.dumps(sizes.config(task["max_seq_len"]))
             (Path(folder) / "config.json").write_text(text, encoding="utf-8")
-            self._llm = LLM(
-                model=folder, load_format=FORMAT, dtype="bfloat16", block_size=16, skip_tokenizer_init=True,
-                attention_backend=BACKENDS.get(task["name"], "CUSTOM"), enable_prefix_caching=False,
-                max_model_len=task["max_seq_len"], max_num_seqs=task["max_seqs"], kv_cache_dtype=task["kv_dtype"],
-                gpu_memory_utilization=LEAST_FREE, kv_cache_memory_bytes=int(task["cache_gib"] * 2**30),
-                max_num_batched_tokens=task["max_tokens"], disable_log_stats=True, seed=0,
-                compilation_config={"cudagraph_mode": GRAPHS[task["graphs"]], "cudagraph_capture_sizes": CAPTURED},
-            )  # fmt: skip
+            self._llm = LLM(model=folder, **settings(task))
         self.engine = self._llm.llm_engine
 
     def add(self, name: str, prompt: list[int], count: int, logprobs: bool) -> None:
@@ -186,12 +214,8 @@ class Phases:
 
 def about(task: dict[str, Any]) -> dict[str, Any]:
     """The fields of every row: engine, model, GPU, versions."""
-    from importlib import metadata
-
-    import torch
-
     versions = {name: metadata.version(name) for name in ("vllm", "triton")} | {"torch": torch.__version__}
-    who = {name: task[key] for name, key in WHO.items()}
+    who = {name: task[key] for name, key in WHO.items()} | task["scenario"]
     return who | {"gpu": torch.cuda.get_device_name()} | versions
 
 
@@ -215,8 +239,9 @@ def work(task: dict[str, Any]) -> None:
 
     register(sizes)
     imported = time.monotonic() - began
+    at_once = task["at_once"]
     with open(task["lock"], "a", encoding="utf-8") as lock:
-        phases = Phases(lambda: fcntl.flock(lock, fcntl.LOCK_EX))
+        phases = Phases(lambda: fcntl.flock(lock, fcntl.LOCK_SH if at_once else fcntl.LOCK_EX))
         compiles, began = Compiles(), time.monotonic()
         engine = Vllm(task, sizes)
         said = about(task)
@@ -226,8 +251,10 @@ def work(task: dict[str, Any]) -> None:
             pass
         start_s = time.monotonic() - began - phases.waited
         start = {"part": "start", "import_s": imported, "start_s": start_s, "caches": which}
+        start |= {"at_once": True} if at_once else {}
         say(said | start | phases.seconds | plans() | made | {"first_compiles": compiles.count})
         compiles.count = 0
+        fcntl.flock(lock, fcntl.LOCK_EX)
         for row in rows(engine, task):
             say(said | row | plans() | {"compiles": compiles.count})
             compiles.count = 0
@@ -268,7 +295,8 @@ def rows(engine: measure.Engine, task: dict[str, Any]) -> Iterator[dict[str, Any
         elif part == "serving":
             requests = [Request(0.0, *one) for one in task["requests"]]
             for one in range(task["serving_passes"]):
-                yield measure.serving(engine, requests, one, task["serving_limit_s"])
+                row = measure.serving(engine, requests, one, task["serving_limit_s"])
+                yield row | {"trace": task["trace"]}
 
 
 def main() -> None:

@@ -3,13 +3,17 @@
     python -m compare study engine [--engines fa3:full,triton/auto:full,...] [--trace FILE] [--out DIR]
     python -m compare study engine --parts start --caches DIR
     python -m compare study engine --model gemma-4-512 --parts logprobs,latency --out DIR
+    python -m compare study engine --lengths 12800 --max-tokens 2048 --prefix-caching --out DIR
+    python -m compare study engine --engines fa3:full,triton/q_block:full,... --at-once --max-seqs 8 --cache 2 --out DIR
     python -m compare study engine --render
 
 An engine is NAME:GRAPHS: a kernel's id (triton/auto, triton/native.auto, helion/auto, ...), fa3 or vllm_triton, with
 full, always (full ones of any mixture), partial or eager graphs. Each is a vLLM in a process of its own, one at the GPU
 at a time; the next one imports meanwhile. With new --caches its start is a first one, with the same again a second.
-docs/results/<gpu>/engine has one row for each measurement, figures and a page of them. What was measured is not
-measured again: of our kernels while their sources are the same, of fa3 and vllm_triton while the versions are.
+--at-once starts all of them beside each other, which has no start to tell, and measures them one by one.
+docs/results/<gpu>/engine has one row for each measurement, figures and a page of them; another scenario (model, limits,
+trace, prefix caching) belongs into another folder. What was measured is not measured again: of our kernels while their
+sources are the same, of fa3 and vllm_triton while the versions are.
 Exit codes: 0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed.
 """
 
@@ -54,9 +58,11 @@ PARTS = ("start", "logprobs", "mixed", "latency", "serving")
 LINES = "engine.jsonl"
 OURS = ("common", "dsl_triton", "dsl_helion")  # rows of other sources of these do not count as measured
 MODEL = "llama-3-8b"
+LARGE = (MODEL, "llama-3-70b-tp8", "gpt-oss-20b")  # models of a server's size; the others are for tokens alone
 CACHE_GIB, SMALL_CACHE_GIB = 40, 2  # of K and V: said, so that engines have as much whatever else is on the GPU
 SEQS, SMALL_SEQS = 256, 64  # sequences beside each other: fewer graphs, and code for them, where tokens are checked
-PROMPT, MAX_SEQ_LEN = 500, 8192  # tokens
+USUAL = {"max_seq_len": 8192, "max_tokens": 8192, "max_seqs": None, "prefix_caching": False}  # a row has what differs
+PROMPT, MOST_SEQ_LEN = 500, 131072  # tokens
 PASSES = 2  # over the requests of a trace
 REPEATS = 3  # passes up to 800 tokens out
 REQUESTS = 300  # of a trace
@@ -112,6 +118,8 @@ class Run:
             return False
         if any(row.get(name, task[name]) != task[name] for name in ("model", "kv_dtype")):
             return False
+        if any(row.get(name) != task["scenario"].get(name) for name in USUAL):
+            return False
         if task["name"] in BACKENDS:
             return all(row.get(name) == version for name, version in self._made_by.items())
         return row.get("source") == self.source
@@ -137,7 +145,8 @@ def _left(rows: Sequence[dict[str, Any]], task: dict[str, Any], part: str, numbe
         lengths = [n for n in lengths if n not in there]
         done = not lengths
     elif part == "serving":
-        there = {row["pass"] for row in mine if row["requests"] == len(task["requests"])}
+        alike = [row for row in mine if row.get("trace", task["trace"]) == task["trace"]]
+        there = {row["pass"] for row in alike if row["requests"] == len(task["requests"])}
         done = there >= set(range(task["serving_passes"]))
     else:
         done = bool(mine)
@@ -177,9 +186,11 @@ def one_engine(
         began.set()
 
 
-def all_engines(run: Run, tasks: Sequence[dict[str, Any]], deadline: float, command: Sequence[str]) -> None:
-    """Measure the engines one after another; the next process imports while one measures. Interrupted, it ends the
-    processes and keeps a row of each that says where it was."""
+def all_engines(
+    run: Run, tasks: Sequence[dict[str, Any]], deadline: float, command: Sequence[str], at_once: bool = False
+) -> None:
+    """Measure the engines one after another; the next process imports while one measures, or with at_once all start
+    now. Interrupted, it ends the processes and keeps a row of each that says where it was."""
     threads, stopped = [], threading.Event()
     try:
         for task in tasks:
@@ -190,7 +201,7 @@ def all_engines(run: Run, tasks: Sequence[dict[str, Any]], deadline: float, comm
             arguments = (run, task, deadline, began, stopped, command, said)
             threads.append(threading.Thread(target=one_engine, args=arguments, daemon=True))
             threads[-1].start()
-            while not began.wait(0.2):
+            while not (at_once or began.wait(0.2)):
                 pass
         for thread in threads:
             while thread.is_alive():
@@ -221,6 +232,21 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="requests to serve; without it that part is left out"
     )
+    parser.add_argument(
+        "--max-seqs", type=positive, metavar="N",
+        help=f"beside each other, graphs no larger (default {SEQS}; {SMALL_SEQS} for small models)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-tokens", type=positive, default=USUAL["max_tokens"], metavar="N",
+        help="of a step; longer prompts come in chunks (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prefix-caching", action="store_true", help="the second pass over a trace then finds its prompts in the cache"
+    )
+    parser.add_argument(
+        "--repeats", type=positive, default=REPEATS, help="passes up to 800 tokens (default %(default)s)"
+    )
+    parser.add_argument("--at-once", action="store_true", help="start all beside each other, measure one by one")
     parser.add_argument("--budget", type=positive, default=math.inf, metavar="S", help="all ends after so many s")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default docs/results/<gpu>/engine)")
     parser.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
@@ -234,21 +260,27 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
     for part in parts:
         if part not in PARTS:
             raise SpecError("--parts", repr(part), ", ".join(PARTS))
-    if lengths[0] < 1 or lengths[-1] + PROMPT > MAX_SEQ_LEN:
-        raise SpecError("--lengths", asked.lengths, f"1 to {MAX_SEQ_LEN - PROMPT}")
+    if lengths[0] < 1 or lengths[-1] + PROMPT > MOST_SEQ_LEN:
+        raise SpecError("--lengths", asked.lengths, f"1 to {MOST_SEQ_LEN - PROMPT}")
+    max_seq_len = USUAL["max_seq_len"]
+    while max_seq_len < lengths[-1] + PROMPT:
+        max_seq_len *= 2
     requests = []
     if asked.trace is not None:
-        requests = requests_of(asked.trace, REQUESTS, MAX_SEQ_LEN)
+        requests = requests_of(asked.trace, REQUESTS, max_seq_len)
     parts = [part for part in parts if part != "serving" or requests]
+    large = asked.model in LARGE
+    found = {"max_seq_len": max_seq_len, **{name: getattr(asked, name) for name in list(USUAL)[1:]}}
     return [
         {
-            "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": REPEATS,
-            "requests": requests, "serving_passes": PASSES, "serving_limit_s": SERVING_LIMIT_S, "model": asked.model,
-            "kv_dtype": asked.kv_dtype,
+            "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": asked.repeats,
+            "at_once": asked.at_once, "scenario": {key: one for key, one in found.items() if one != USUAL[key]},
+            "trace": asked.trace and asked.trace.stem, "requests": requests, "serving_passes": PASSES,
+            "serving_limit_s": SERVING_LIMIT_S, "model": asked.model, "kv_dtype": asked.kv_dtype,
             "caches": asked.caches and str(asked.caches.resolve()),
-            "max_seq_len": MAX_SEQ_LEN, "max_tokens": 8192, "lock": str(lock),
-            "max_seqs": SEQS if asked.model == MODEL else SMALL_SEQS,
-            "cache_gib": asked.cache or (CACHE_GIB if asked.model == MODEL else SMALL_CACHE_GIB),
+            "lock": str(lock), **found, "max_seqs": asked.max_seqs or (SEQS if large else SMALL_SEQS),
+            "most_captured": asked.max_seqs or child.CAPTURED[-1],
+            "cache_gib": asked.cache or (CACHE_GIB if large else SMALL_CACHE_GIB),
         }
         for name, graphs in engines
     ]  # fmt: skip
@@ -271,7 +303,8 @@ def main(asked: argparse.Namespace) -> int:
     try:
         with terminable():
             left = [one for one in map(run.left, tasks) if one is not None]
-            all_engines(run, left, begin + min(asked.budget, 10**9), children.command(children.ENGINE))
+            deadline = begin + min(asked.budget, 10**9)
+            all_engines(run, left, deadline, children.command(children.ENGINE), asked.at_once)
     finally:
         run.close()
         (out / "gpu.lock").unlink(missing_ok=True)

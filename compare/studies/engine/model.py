@@ -24,7 +24,7 @@ STREAM = 0.5  # length of the third part: if it exceeded the codes', the last no
 
 
 TWO_SIZES = "diptych_two_sizes"  # model type of such a model's config
-WINDOW = 128  # keys of its layers with a window
+WINDOW = 128  # keys of its layers with a window, and of every other layer with sinks
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Sizes:
     vocabulary: int = 128256
     global_head_size: int = 0
     counts: int = 0
+    sinks: bool = False  # and every other layer has a window, as in gpt-oss
 
     @property
     def counting_head(self) -> int:
@@ -48,7 +49,12 @@ class Sizes:
 
     def config(self, max_seq_len: int) -> dict[str, Any]:
         """config.json of transformers."""
-        return self._llama(max_seq_len) | (self._gemma() if self.global_head_size else {})
+        more = self._gemma() if self.global_head_size else self._windows() if self.sinks else {}
+        return self._llama(max_seq_len) | more
+
+    def _windows(self) -> dict[str, Any]:
+        kinds = ["sliding_attention", "full_attention"]
+        return {"layer_types": kinds * (self.layers // 2), "sliding_window": WINDOW}
 
     def _gemma(self) -> dict[str, Any]:
         kinds = {"sliding_attention": 1e4, "full_attention": 1e6}
@@ -76,6 +82,8 @@ SIZES = {
     "tiny": Sizes(layers=2, hidden=512, heads=4, kv_heads=2, head_size=64, mlp=256, vocabulary=512),
     "gemma-4-256": _GEMMA,
     "gemma-4-512": replace(_GEMMA, counts=1),
+    "llama-3-70b-tp8": Sizes(80, 8192, 8, 1, 128, 3584, 16032),
+    "gpt-oss-20b": Sizes(24, 2880, 64, 8, 64, 11520, 32768, counts=1, sinks=True),
 }
 
 
@@ -107,7 +115,9 @@ def fill(parameters: Iterable[tuple[str, torch.Tensor]], sizes: Sizes) -> None:
 def _fill(name: str, weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, parts: tuple) -> None:
     codes, match, carry, read = parts
     half, first, head = codes.shape[1], f".layers.{sizes.counts}." in name, sizes.counting_head
-    if ".post_" in name and sizes.global_head_size:
+    if name.endswith(".sinks"):
+        weight.copy_(torch.randn(weight.shape, generator=draw, device=weight.device))
+    elif ".post_" in name and sizes.global_head_size:
         weight.fill_(0.5 if first and "attention" in name else STREAM * (2 * sizes.layers) ** -0.5)
     elif "norm" in name:
         weight.fill_(1.0)

@@ -13,9 +13,15 @@ from compare.studies import template
 NAME = "engine.md"
 BASE, OTHER = "fa3", "vllm_triton"
 KV = {"auto": "bf16"} | {one: one for one in ("fp8", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head")}
+SCENARIO = {
+    "max_seq_len": "at most {:,} tokens a sequence", "max_tokens": "steps of at most {:,} tokens",
+    "max_seqs": "at most {:,} sequences beside each other", "prefix_caching": "the prefix cache on",
+}  # fmt: skip
 DISK = {"": "some", "first": "none", "second": "all"}
 SHAPES = {
     "llama-3-8b": "Llama-3-8B's shape", "tiny": "A tiny Llama",
+    "llama-3-70b-tp8": "One of eight GPUs' share of Llama-3-70B",
+    "gpt-oss-20b": "gpt-oss-20b's heads of 64 with sinks, every other layer with a window, dense",
     "gemma-4-256": "A small Gemma 4, heads of 256 and of 512; its layers of 256 count",
     "gemma-4-512": "A small Gemma 4, heads of 256 and of 512; its layers of 512 count",
 }  # fmt: skip
@@ -156,7 +162,8 @@ def agreement(rows: Rows) -> str:
 def start_table(rows: Rows) -> str:
     """A line per engine and kind of start: seconds of its parts, in the order in which they come."""
     body = []
-    found = {(row["engine"], row["graphs"], row.get("caches", "")): row for row in rows if row["part"] == "start"}
+    alone = [row for row in rows if row["part"] == "start" and not row.get("at_once")]
+    found = {(row["engine"], row["graphs"], row.get("caches", "")): row for row in alone}
     for (name, graphs, caches), row in found.items():
         cells = [row.get(part, "") for part in START]
         shown = (f"{cell:.1f}" if isinstance(cell, float) else cell for cell in cells)
@@ -194,15 +201,18 @@ def render(rows: Rows, drawn: Path | None) -> str:
     kept = newest(rows)
     starts = [row for row in kept if row["part"] == "start"]
     about = starts[-1] if starts else {}
+    scenario = [text.format(about[name]) for name, text in SCENARIO.items() if name in about]
+    served = [row for row in kept if row["part"] == "serving"]
     values = {
         "gpu": about.get("gpu", "No GPU yet"), "model": SHAPES.get(about.get("model"), "No model"),
         "versions": ", ".join(f"{name} {about[name]}" for name in ("vllm", "torch", "triton") if name in about),
-        "kv": KV[about.get("kv_dtype", "auto")], "drawn": drawn, "latency": latency_table(kept),
+        "kv": "; ".join([KV[about.get("kv_dtype", "auto")], *scenario]), "drawn": drawn, "latency": latency_table(kept),
         "serving": serving_table(kept), "agreement": agreement(kept), "starts": start_table(kept),
+        "seqs": served[-1].get("max_seqs", 256) if served else 0, "trace": served[-1].get("trace") if served else None,
         "lost": [row for row in kept if row["part"] in UNENDED],
     }  # fmt: skip
     how = {"trim_blocks": True, "keep_trailing_newline": True, "undefined": jinja2.StrictUndefined}
-    return jinja2.Template(template("engine"), **how).render(values)
+    return jinja2.Template(template("engine"), **how).render(values).rstrip("\n") + "\n"
 
 
 def write(out: Path, rows: Rows) -> Path:

@@ -108,7 +108,7 @@ def test_a_start_is_timed_without_the_wait_for_the_gpu(monkeypatch):
 def test_a_child_gives_every_part_that_it_is_told():
     task = {
         "parts": ["logprobs", "mixed", "latency", "serving"], "lengths": [2, 900], "repeats": 2,
-        "requests": [(5, 2)], "serving_passes": 2, "serving_limit_s": 100.0,
+        "requests": [(5, 2)], "serving_passes": 2, "serving_limit_s": 100.0, "trace": "code",
     }  # fmt: skip
     found = list(child_rows(Pretended(), task))
     assert [(row["part"], row.get("pass"), row.get("n")) for row in found] == [
@@ -182,6 +182,32 @@ def test_of_two_head_sizes_the_layer_that_is_said_counts(model):
         assert found[0] == token + 1 and values[0] > values[1] + 5
 
 
+@pytest.mark.parametrize("model", ["llama-3-70b-tp8", "gpt-oss-20b"])
+def test_shapes_of_clients_count_beside_the_noise_of_their_layers(model):
+    """The layer that counts, written out: one KV head, and heads of 64 with sinks."""
+    sizes = replace(SIZES[model], vocabulary=512)
+    head, half, group = sizes.head_size, sizes.hidden // 2, sizes.heads // sizes.kv_heads
+    here, queries, keys = f"model.layers.{sizes.counts}.self_attn", sizes.heads * head, sizes.kv_heads * head
+    given = {
+        "model.embed_tokens.weight": (512, sizes.hidden), "lm_head.weight": (512, sizes.hidden),
+        f"{here}.qkv_proj.weight": (queries + 2 * keys, sizes.hidden), f"{here}.attn.sinks": (sizes.heads,),
+        f"{here}.o_proj.weight": (sizes.hidden, queries),
+    }  # fmt: skip
+    given = {name: torch.empty(shape) for name, shape in given.items()}
+    fill(given.items(), sizes)
+    stream, norm = given["model.embed_tokens.weight"][[3, 77, 200]], lambda x: x / x.square().mean(-1, True).sqrt()
+    noise = torch.randn(3, sizes.hidden - half - keys, generator=torch.Generator().manual_seed(1))
+    stream[:, half + keys :] += noise * STREAM
+    query, key, value = (norm(stream) @ given[f"{here}.qkv_proj.weight"].T).split([queries, keys, keys], 1)
+    scores = torch.einsum("kgd,tkd->kgt", query[-1].view(-1, group, head), key.view(3, -1, head)) * head**-0.5
+    sinks = given[f"{here}.attn.sinks"].view(-1, group, 1) if sizes.sinks else scores[..., :0]
+    weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :3]
+    assert (weights[..., 2] > 0.99).all()
+    out = torch.einsum("kgt,tkd->kgd", weights, value.view(3, -1, head)).reshape(-1)
+    values, found = (given["lm_head.weight"] @ norm(stream[-1] + given[f"{here}.o_proj.weight"] @ out)).topk(2)
+    assert found[0] == 201 and values[0] > values[1] + 5
+
+
 def test_noise_of_all_layers_stays_shorter_than_the_codes():
     """Two products a layer, each of a stream of ones, add up to STREAM, whatever a model's width and depth."""
     sizes = replace(SIZES["tiny"], layers=32)
@@ -212,10 +238,75 @@ def test_without_vllm_it_says_so_and_measures_nothing(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize(
-    "words", [("--lengths", "8000"), ("--lengths", "x"), ("--parts", "speed"), ("--trace", "absent.csv")]
+    "words", [("--lengths", "131072"), ("--lengths", "x"), ("--parts", "speed"), ("--trace", "absent.csv")]
 )
 def test_bad_options_are_usage(tmp_path, words):
     assert engine.main(asked(tmp_path, "--engines", "fa3:full", *words)) == USAGE
+
+
+def test_what_clients_differ_in_is_an_option_and_stands_in_rows(tmp_path):
+    trace = tmp_path / "code.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,9000,44\n")
+    words = ("--lengths", "12800", "--max-tokens", "2048", "--prefix-caching", "--max-seqs", "8", "--trace", str(trace))
+    usual, found = (
+        engine.tasks_of(asked(tmp_path, *some), [("fa3", "always")], tmp_path / "lock")[0] for some in ((), words)
+    )
+    assert usual["scenario"] == {} and (usual["max_seqs"], usual["most_captured"]) == (256, 256)
+    scenario = {"max_seq_len": 16384, "max_tokens": 2048, "max_seqs": 8, "prefix_caching": True}
+    assert found["scenario"] == scenario and (found["trace"], found["requests"]) == ("code", [(9000, 44)])
+    given = child.settings(found)
+    assert (given["max_model_len"], given["max_num_batched_tokens"], given["enable_prefix_caching"]) == (
+        16384,
+        2048,
+        True,
+    )
+    assert given["compilation_config"] == {"cudagraph_mode": "FULL", "cudagraph_capture_sizes": [1, 2, 4, 8]}
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    who = {"engine": "fa3", "graphs": "always", "model": "llama-3-8b", "vllm": "0.25.1", "part": "latency", "wrong": 0}
+    for number in (0, 1):
+        run.add(who | scenario | {"n": 12800, "pass": number, "seconds": 99.0})
+    run.add(who | scenario | {"part": "start", "start_s": 1.0, "at_once": True})
+    run.close()
+    assert run.left(found | {"parts": ["latency"]}) is None
+    assert run.left(usual | {"parts": ["latency"], "lengths": [12800]})["steps"] == [("latency", 1, [12800])]
+    text = page.render(run.rows, None)
+    assert "steps of at most 2,048 tokens; at most 8 sequences beside each other; the prefix cache on" in text
+    assert "What a start takes" not in text, "engines that start beside each other tell nothing of a start"
+
+
+def test_a_trace_of_another_name_is_served_anew(tmp_path):
+    (task,) = tasks("fa3")
+    task |= {"parts": ["serving"], "serving_passes": 1}
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    who = {"engine": "fa3", "graphs": "full", "model": "tiny", "vllm": "0.25.1"}
+    run.add(who | {"part": "serving", "pass": 0, "requests": 1, "trace": "code"})
+    run.close()
+    assert run.left(task | {"trace": "code"}) is None and run.left(task) is not None
+
+
+AT_ONCE = """
+import fcntl, json, os, sys, time
+task = json.loads(sys.stdin.readline())
+about = {"engine": task["name"], "graphs": task["graphs"]}
+with open(task["lock"], "a") as lock:
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    open(task["lock"] + task["name"], "w").close()
+    deadline = time.time() + 30
+    while time.time() < deadline and not all(os.path.exists(task["lock"] + name) for name in ("fa3", "vllm_triton")):
+        time.sleep(0.01)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    print(json.dumps(about | {"part": "latency", "n": 1, "pass": 0, "seconds": time.time() - deadline, "wrong": 0}))
+"""
+
+
+def test_engines_that_start_at_once_do_not_wait_for_each_other_to_start(tmp_path):
+    some = [task | {"lock": str(tmp_path / "lock")} for task in tasks("fa3", "vllm_triton")]
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    engine.all_engines(run, some, 1e12, [sys.executable, "-c", AT_ONCE], at_once=True)
+    run.close()
+    assert {row["engine"]: row["seconds"] < 0 for row in run.rows if row["part"] == "latency"} == {
+        "fa3": True, "vllm_triton": True,
+    }  # fmt: skip
 
 
 CHILD = """
@@ -238,6 +329,8 @@ def tasks(*names):
         "model": "tiny",
         "kv_dtype": "auto",
         "caches": None,
+        "scenario": {},
+        "trace": "conversation",
     }
     return [{"name": name, "graphs": "full", "parts": ["latency"], "lengths": [100, 800], **rest} for name in names]
 
