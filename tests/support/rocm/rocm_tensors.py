@@ -36,6 +36,16 @@ def _traced():
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
+def _with_axes(tensor, index):
+    """tensor[index] of new axes and whole ones: torch's own asks a guard for the device, which this build has not."""
+    index = index if isinstance(index, tuple) else (index,)
+    if not all(one is None or one == slice(None) for one in index):
+        return tensor[index]
+    for axis in (axis for axis, one in enumerate(index) if one is None):
+        tensor = tensor.unsqueeze(axis)
+    return tensor
+
+
 def _named_device(value):
     """The device that an argument names; None for another."""
     if isinstance(value, str) and value.split(":")[0] in ("cuda", "cpu", "meta"):
@@ -49,7 +59,7 @@ class Device(TorchFunctionMode):
         if func in GETTERS and marked(args[0]):
             return GETTERS[func](args[0])
         if _traced() or any("Fake" in kind.__name__ or "Functional" in kind.__name__ for kind in types):
-            return func(*args, **kwargs)
+            return (_with_axes if func is torch.Tensor.__getitem__ else func)(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name == "__get__" or name == "__set__":
             made = func(*args, **kwargs)
