@@ -34,25 +34,17 @@ class Ratio:
         return Ratio(1 / self.ratio, 1 / self.high, 1 / self.low if self.low else math.inf, self.processes)
 
 
-def median_interval(
-    samples: Sequence[Sequence[float]], level: float = LEVEL, seed: int = 0, draws: int = DRAWS
-) -> tuple[float, float, float]:
+def median_interval(samples: Sequence[Sequence[float]]) -> tuple[float, float, float]:
     """(median, low, high) of samples[p][r], in their unit: the geometric mean over processes of their medians.
 
     Raises ValueError for nothing, an empty process, or a number that is no time.
     """
     logs = _logs(samples, "samples")
-    low, high = _ends(_bootstrap(logs, draws, seed), level)
+    low, high = _ends(_bootstrap(logs))
     return math.exp(_statistic(logs)), low, high
 
 
-def paired_ratio(
-    a: Sequence[Sequence[float]],
-    b: Sequence[Sequence[float]],
-    level: float = LEVEL,
-    seed: int = 0,
-    draws: int = DRAWS,
-) -> Ratio:
+def paired_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], draws: int = DRAWS) -> Ratio:
     """Time of a over time of b, from ratios of samples taken in the same process p and round r.
 
     Raises ValueError where the two were not sampled alike, and as `median_interval` does.
@@ -61,21 +53,14 @@ def paired_ratio(
     if shapes[0] != shapes[1]:
         raise ValueError(f"b: found rounds per process {shapes[1]}, allowed those of a, {shapes[0]}")
     logs = [x - y for x, y in zip(_logs(a, "a"), _logs(b, "b"), strict=True)]
-    low, high = _ends(_bootstrap(logs, draws, seed), level)
+    low, high = _ends(_bootstrap(logs, draws))
     return Ratio(math.exp(_statistic(logs)), low, high, len(logs))
 
 
-def unpaired_ratio(
-    a: Sequence[Sequence[float]],
-    b: Sequence[Sequence[float]],
-    level: float = LEVEL,
-    seed: int = 0,
-    draws: int = DRAWS,
-) -> Ratio:
+def unpaired_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Ratio:
     """Time of a over time of b for two runs, which never ran side by side. Each is resampled on its own."""
     first, second = _logs(a, "a"), _logs(b, "b")
-    drawn = _bootstrap(first, draws, seed) - _bootstrap(second, draws, seed + 1)
-    low, high = _ends(drawn, level)
+    low, high = _ends(_bootstrap(first) - _bootstrap(second, seed=1))
     ratio = math.exp(_statistic(first) - _statistic(second))
     return Ratio(ratio, min(low, ratio), max(high, ratio), min(len(first), len(second)))
 
@@ -95,28 +80,23 @@ def few_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Rat
     return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
-def geomean_ratio(
-    cells: Sequence[tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]],
-    level: float = LEVEL,
-    seed: int = 0,
-    draws: int = DRAWS,
-) -> Ratio:
+def geomean_ratio(cells: Sequence[tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]]) -> Ratio:
     """The geometric mean over cells of paired ratios, for these cells, not for others that might have been chosen.
 
     Cells share their processes, so one draw takes the same processes for all; rounds are drawn for each cell.
     """
-    total, ratios, processes = np.zeros(draws), [], []
+    total, ratios, processes = np.zeros(DRAWS), [], []
     for number, (a, b) in enumerate(cells):
         logs = [x - y for x, y in zip(_logs(a, "a"), _logs(b, "b"), strict=True)]
-        total += _bootstrap(logs, draws, seed, number)
+        total += _bootstrap(logs, cell=number)
         ratios.append(math.exp(_statistic(logs)))
         processes.append(len(logs))
     mean = geomean(ratios)
-    low, high = _ends(total / len(ratios), level)
+    low, high = _ends(total / len(ratios))
     return Ratio(mean, low, high, min(processes))
 
 
-def half_width(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> float:
+def half_width(a: Sequence[float], b: Sequence[float]) -> float:
     """Half of the interval of the paired log ratio a[r] / b[r] within one process: 0.01 is about 1%.
 
     The interval of a median from order statistics (binomial ranks, normal approximation), without draws, so that it can
@@ -125,10 +105,10 @@ def half_width(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> 
     if len(a) != len(b):
         raise ValueError(f"b: found {len(b)} rounds, allowed those of a, {len(a)}")
     count = len(a)
-    if count == 0 or 2 * 0.5**count > 1 - level:
+    if count == 0 or 2 * 0.5**count > 1 - LEVEL:
         return math.inf
     ordered = np.sort(np.log(a) - np.log(b))
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     rank = max(math.floor((count - z * math.sqrt(count)) / 2), 0)
     return float(ordered[count - 1 - rank] - ordered[rank]) / 2
 
@@ -156,12 +136,12 @@ def _statistic(logs: Sequence[np.ndarray]) -> float:
     return float(np.mean([np.median(rounds) for rounds in logs]))
 
 
-def _ends(drawn: np.ndarray, level: float) -> tuple[float, float]:
-    low, high = np.quantile(drawn, ((1 - level) / 2, (1 + level) / 2))
+def _ends(drawn: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return math.exp(low), math.exp(high)
 
 
-def _bootstrap(logs: Sequence[np.ndarray], draws: int, seed: int, cell: int = 0) -> np.ndarray:
+def _bootstrap(logs: Sequence[np.ndarray], draws: int = DRAWS, seed: int = 0, cell: int = 0) -> np.ndarray:
     """`draws` values of the statistic over resampled processes and rounds. Cells of one seed draw the same processes.
 
     Deviations of processes are stretched by sqrt(P / (P - 1)): resampling P of P values underestimates their variance

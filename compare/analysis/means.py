@@ -6,10 +6,9 @@ on the command line counts. Prints markdown: the geometric mean, the number of r
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from compare.analysis import tables, verdict
-from compare.analysis.runs import RunData, ensure_one, read
+from compare.analysis.runs import RunData, ensure_one
 from compare.analysis.standing import KINDS
 from compare.analysis.verdict import Verdict
 from compare.competitors.registry import BOUNDS
@@ -52,13 +51,8 @@ def table(found: Mapping[tuple[str, str, str], Verdict | None]) -> str:
     return tables.Table(columns, body).markdown
 
 
-def text(folders: Sequence[Path], unit: str, kernels: str = "*") -> str:
-    """The table with its heading; empty where no row has times of `unit` and a kernel.
-
-    Raises NotARun, Incomparable.
-    """
-    runs = [read(folder) for folder in folders]
-    ensure_alike(runs)
+def text(runs: Sequence[RunData], unit: str, kernels: str = "*") -> str:
+    """The table with its heading; empty where no row has times of `unit` and a kernel."""
     found = standings(runs, unit, kernels)
     heading = f"Speed over {unit}: its time over the kernel's, above 1 is faster"
     return f"{heading}\n\n{table(found)}" if any(found.values()) else ""

@@ -1,4 +1,4 @@
-"""Deal shares to the seats of one kind: a free seat takes the next share, and another seat repeats a lost one.
+"""Cut rows into shares and deal these to the seats of one kind: a free seat takes the next, another repeats a lost one.
 
 In: seats that have the work open, and shares. Out: (seat, share, result), as results arrive. A lost share is repeated
 as a whole; what was found of it before does not count.
@@ -10,11 +10,43 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compare.fleet.cluster import Lost, RemoteSeat
-from compare.fleet.shares import Share
 from compare.process.pool import Jobs, Pool, in_order
 
 TRIES = 3  # a share that was lost on so many seats is given up
 STARTS = 3  # a seat is started so often at most
+ROUNDS_LEFT = 2  # a share takes 1 / (ROUNDS_LEFT * seats) of the remaining cells
+
+
+@dataclass
+class Share:
+    """Row numbers that one seat does together. lost: names of the seats on which the share was lost."""
+
+    rows: tuple[int, ...]
+    lost: list[str] = field(default_factory=list)
+
+
+def longest_first(times: Sequence[float]) -> list[int]:
+    """Row numbers, the longest row first: a long row at the end would leave the other seats idle."""
+    return sorted(range(len(times)), key=lambda number: -times[number])
+
+
+def cut(costs: Sequence[int], seats: int, most: int) -> list[Share]:
+    """Shares of all rows, in order. costs: cells of each row. most: cells of a share, but at least one row.
+
+    Each share takes its seat's part of half the remaining cells (factoring: Hummel, Schonberg, Flynn, 1992): early
+    shares compile many rows ahead, and the last shares are small, so that no seat waits long for a slow one.
+    """
+    shares: list[Share] = []
+    at, left = 0, sum(costs)
+    while at < len(costs):
+        size = min(left / (ROUNDS_LEFT * max(seats, 1)), most)
+        end, cells = at + 1, costs[at]
+        while end < len(costs) and cells + costs[end] <= size:
+            cells += costs[end]
+            end += 1
+        shares.append(Share(tuple(range(at, end))))
+        at, left = end, left - cells
+    return shares
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,10 @@ from typing import Any
 from common import gpus
 from compare.analysis import seats
 from compare.exits import NO_GPU, NOTHING, OK, Parser, refusing
-from compare.fleet import muster, shares
+from compare.fleet import muster
 from compare.fleet.cluster import AUTO, Cluster, Lost, NoFleet, RemoteSeat
-from compare.fleet.drive import Drive
+from compare.fleet.drive import Drive, Share, cut, longest_first
 from compare.fleet.muster import Mixed, Muster
-from compare.fleet.shares import Share
 from compare.plan.job import Cell, Job
 from compare.plan.plan import Plan
 from compare.plan.selection import selection
@@ -184,9 +183,9 @@ class Fleet:
         """The rows that are left, the longest first."""
         plan = self.plan
         left = [number for number, job in enumerate(plan.jobs) if not _is_done(self.run, job)]
-        rows = [left[at] for at in shares.longest_first([_floor_us(plan, number) for number in left])]
+        rows = [left[at] for at in longest_first([_floor_us(plan, number) for number in left])]
         most = CHUNK_CELLS if all(seat.timed for seat in seats) else 1
-        dealt = shares.cut([len(plan.jobs[number].cells) for number in rows], len(seats), most)
+        dealt = cut([len(plan.jobs[number].cells) for number in rows], len(seats), most)
         return [Share(tuple(rows[at] for at in share.rows)) for share in dealt]
 
     def _opened(self, seats: Sequence[RemoteSeat], plans: Sequence[Plan]) -> list[RemoteSeat]:

@@ -9,21 +9,27 @@ Exit codes: 0; 1 where a page is out of date and --write is not given; 2 for a c
 
 import argparse
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.cases.named import BY_NAME
+from common.cases.axes import AXES, MASKS
+from common.cases.by_axes import num_smoke
+from common.cases.fills import FILLS
+from common.cases.named import BY_NAME, CASES, Case
+from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples
+from common.mutants import MUTANTS
 from compare.analysis import markup
 from compare.competitors import registry
 from compare.exits import refusing
-from compare.pages import add_write, cases, settle_all
+from compare.pages import add_write, settle_all
 from compare.record import folder as run_folder
 from compare.studies import capability
 from compare.studies.capability import NoResults
 from compare.studies.constructs import CONSTRUCTS
 
 HELP = "docs/features.md, capability.md, cases.md: what kernels can do, and on which cases"
-PAGE, ABLE = (run_folder.ROOT / "docs" / name for name in ("features.md", "capability.md"))
+PAGE, ABLE, CASED = (run_folder.ROOT / "docs" / name for name in ("features.md", "capability.md", "cases.md"))
 BLOCK = re.compile(r"<!-- (?P<name>matrix|refused) -->\n.*?<!-- end -->", re.DOTALL)
 # Members of SUPPORTS in the page's order; every case asks for `lse`, so its cases are not counted.
 MEMBERS = (
@@ -73,10 +79,41 @@ def render(text: str) -> str:
     return BLOCK.sub(lambda found: f"<!-- {found['name']} -->\n{blocks[found['name']]}<!-- end -->", text)
 
 
+_WRITTEN = tomllib.loads((Path(__file__).parent / "templates" / "cases.toml").read_text(encoding="utf-8"))
+# docs/cases.md: the 100 corners at which attention kernels are known to break, and the named cases for each.
+CORNERS: tuple[str, ...] = tuple(_WRITTEN["corners"])
+ELSEWHERE: dict[int, str] = {int(number): where for number, where in _WRITTEN["elsewhere"].items()}  # without a batch
+
+
+def cases_of(number: int) -> list[Case]:
+    return [case for case in CASES if number in case.numbers]
+
+
+def _word(case: Case) -> str:
+    return f"`{case.name}`" + (" (GPU)" if case.large else "") + (" (refused)" if case.refused else "")
+
+
+def corners() -> str:
+    """The text of docs/cases.md."""
+    rows = []
+    for number, corner in enumerate(CORNERS, 1):
+        where = ", ".join(_word(case) for case in cases_of(number)) or ELSEWHERE[number]
+        rows.append(f"| {number} | {corner} | {where} |")
+    counts = {
+        "cases": len(CASES), "large": sum(case.large for case in CASES), "corners": len(CORNERS),
+        "covered": sum(bool(cases_of(number)) for number in range(1, len(CORNERS) + 1)),
+        "last_pair": num_pairs() - 1, "triples": num_triples(), "feature_pairs": num_feature_pairs(),
+        "axes": len(AXES), "masks": len(MASKS), "last_smoke": num_smoke() - 1, "mutants": len(MUTANTS),
+        "fills": len(FILLS),
+    }  # fmt: skip
+    others = ", ".join(_word(case) for case in CASES if not case.numbers)
+    return _WRITTEN["page"].format(**counts, rows="\n".join(rows), others=others)
+
+
 def texts() -> dict[Path, str]:
     """docs/features.md, docs/capability.md and docs/cases.md. Raises NoResults."""
     able = capability.render(capability.read(capability.RESULTS))
-    return {PAGE: render(PAGE.read_text(encoding="utf-8")), ABLE: able, **cases.texts()}
+    return {PAGE: render(PAGE.read_text(encoding="utf-8")), ABLE: able, CASED: corners()}
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.record import plain
-from compare.record.sound import ensure_sound
+from compare.record.fields import ensure_sound
 from compare.record.whole import put
 
 # One JSON object a line, read with suspicion: a checksum, no key twice, finite numbers, fields of their types.

@@ -7,10 +7,12 @@ changed digit is not another result.
 
 import contextlib
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compare.record import packed
 from compare.record.records import Record
@@ -72,6 +74,31 @@ def _cut_torn_line(path: Path, file: int) -> int:
     if end < len(data):
         os.ftruncate(file, end)
     return end
+
+
+class Findings:
+    """A study's JSONL file, whose first line identifies the run: a later call of the same run goes on.
+
+    found: all findings in the file, including added ones. Raises ValueError for a file of another run; Busy.
+    """
+
+    def __init__(self, path: Path, head: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lines = Lines(path)  # cuts a torn last line
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if not lines:
+            self._lines.append(json.dumps(head))
+        elif json.loads(lines[0]) != head:
+            self._lines.close()
+            raise ValueError(f"out: found {path} of {lines[0]}, allowed one of {json.dumps(head)}")
+        self.found: list[dict[str, Any]] = [*map(json.loads, lines[1:])]
+
+    def add(self, found: dict[str, Any]) -> None:
+        self._lines.append(json.dumps(found))
+        self.found.append(found)
+
+    def close(self) -> None:
+        self._lines.close()
 
 
 class CannotStore(OSError):

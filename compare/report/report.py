@@ -23,7 +23,7 @@ from compare.analysis import means, merge
 from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read
 from compare.exits import NOTHING, OK, USAGE, refusing
 from compare.record.whole import put
-from compare.report import features, figures, glance, render, times, verdicts
+from compare.report import figures, glance, printed, render, verdicts
 from compare.report.sections import build
 from compare.workloads.suites import PLAIN
 
@@ -82,21 +82,23 @@ def options(new: argparse.ArgumentParser) -> None:
 
 def _printed(asked: argparse.Namespace) -> int:
     """Print a table (--print). Raises NotARun, Incomparable."""
+    runs = [read(folder) for folder in asked.runs]
+    means.ensure_alike(runs)
     if asked.print == "means":
-        text = means.text(asked.runs, asked.unit, asked.kernels or "*")
-        lacking = f"no row has times of {asked.unit} and of {asked.kernels or '*'}{_near(asked)}"
+        text = means.text(runs, asked.unit, asked.kernels or "*")
+        lacking = f"no row has times of {asked.unit} and of {asked.kernels or '*'}{_near(asked.unit, runs)}"
     elif asked.print == "times":
-        text, lacking = times.text(asked.runs), "nothing is timed"
+        text, lacking = printed.times(runs), "nothing is timed"
     else:
-        text = features.text(asked.runs)
+        text = printed.features(runs)
         lacking = f"no row under a feature has times beside one of {', '.join(PLAIN.values())}"
     print(text or lacking, file=sys.stdout if text else sys.stderr)
     return OK if text else NOTHING
 
 
-def _near(asked: argparse.Namespace) -> str:
-    timed = {record.kernel for folder in asked.runs for record in read(folder).records if record.timing}
-    near = difflib.get_close_matches(asked.unit, sorted(timed), 3, cutoff=0.4) if asked.unit not in timed else []
+def _near(unit: str, runs: Sequence[RunData]) -> str:
+    timed = {record.kernel for run in runs for record in run.records if record.timing}
+    near = difflib.get_close_matches(unit, sorted(timed), 3, cutoff=0.4) if unit not in timed else []
     return f"; nearest: {', '.join(near)}" if near else ""
 
 

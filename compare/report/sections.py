@@ -5,17 +5,17 @@ To add a section, write a function `RunData -> Section | None` and list it in SE
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from common.oracle.tolerance import RULES
 from compare.analysis import summary, tables
 from compare.analysis.markup import said
 from compare.analysis.runs import RunData
 from compare.analysis.tables import Table
+from compare.competitors.registry import in_order
 from compare.record.records import Evidence, Record, Status
-from compare.report import features as report_features
-from compare.report import glance, seats, verdicts
+from compare.report import glance, printed, verdicts
 from compare.report import paper as report_paper
-from compare.report.absent import absent
 from compare.report.blocks import Bullets, Code, Fold, Picture, Section, Text, pictures
 from compare.report.guide import guide
 
@@ -81,12 +81,12 @@ def paper(run: RunData) -> Section | None:
 
 def features(run: RunData) -> Section | None:
     """What each feature costs, where the suite is about that."""
-    found = report_features.costs([run]) if run.suite == "features" else {}
+    found = printed.costs([run]) if run.suite == "features" else {}
     words = (
         "Time over that of the plain row, the same kernel. A window or a chunk leaves keys out, and a smaller cache is"
     )
     words += " fewer bytes: those may cost less than nothing."
-    table = report_features.table(found)
+    table = printed.of_costs(found)
     return Section("features", "What features cost", (Text(words), table)) if found else None
 
 
@@ -175,9 +175,100 @@ def reading(run: RunData) -> Section:
     return Section("reading", "How to read this, and its limits", (Bullets(tuple(guide(run))),))
 
 
+def absent(run: RunData) -> Section | None:
+    """What the model executed; None where the GPU was here or none was asked for."""
+    if not run.absent:
+        return None
+    blocks: list[Any] = [Text(f"No {run.gpu_title} took part in this run. **No figure here is a time of it.**")]
+    if executed := _executed(run.records):
+        blocks.append(Fold("Executed in the model of the ISA", (executed,), open=True))
+    if unknown := sorted({record.reason for record in run.records if record.status is Status.NOT_EXECUTABLE}):
+        blocks.append(
+            Text(f"`not_executable`: the model could not run these, which is no verdict on them: {'; '.join(unknown)}.")
+        )
+    blocks.append(Text("Who has this GPU fills the measured column with one command (docs/absent-gpus.md):"))
+    blocks.append(Code(f"python -m compare.run --gpu {run.gpu} --require-gpu"))
+    return Section("absent", f"{run.gpu_title} is not here", tuple(blocks))
+
+
+def _executed(records: Sequence[Record]) -> Table | None:
+    """What the model counted over all cells of each kernel."""
+    seen: dict[str, list[tuple[Record, dict[str, Any]]]] = defaultdict(list)
+    for record in records:
+        counts = [fact["executed"] for fact in record.facts if fact.get("executed")]
+        if counts:
+            total = {name: sum(one.get(name, 0) for one in counts) for name in set().union(*counts)}
+            seen[record.kernel].append((record, total))
+    columns = (
+        ("kernel", False), ("cells", True), ("programs", True), ("wave instructions", True),
+        ("matrix work / useful", True), ("lines of 128 B a load", True), ("bytes 16 a lane", True),
+        ("loads ahead at a wait", True), ("LDS clocks / fewest", True), ("fetched by the dies / distinct", True),
+        ("status", False),
+    )  # fmt: skip
+    body = [[f"`{kernel}`", len(seen[kernel]), *_totals(seen[kernel])] for kernel in in_order(seen)]
+    return Table(columns, body) if body else None
+
+
+def _totals(of: Sequence[tuple[Record, dict[str, Any]]]) -> list[Any]:
+    def total(name: str) -> int:
+        return sum(counts.get(name, 0) for _, counts in of)
+
+    useful = sum(record.workload.flops for record, counts in of if counts.get("matrix flops"))
+    work = f"{total('matrix flops') / useful:.1f}" if useful else ""
+    ratios = [
+        _share(total("load lines"), total("loads"), ".1f"),
+        _share(total("wide bytes"), total("load bytes"), ".0%"),
+        _share(total("ahead"), total("waits"), ".1f"),
+        _share(total("lds clocks"), total("lds fewest"), ".2f"),
+        _share(total("fetched"), total("lines"), ".2f"),
+    ]
+    statuses = ", ".join(sorted({str(record.status) for record, _ in of}))
+    return [f"{total('workgroups'):,}", f"{total('instructions'):,}", work, *ratios, statuses]
+
+
+def _share(above: int, below: int, form: str) -> str:
+    """Empty where nothing was counted, as in older runs."""
+    return f"{above / below:{form}}" if above and below else ""
+
+
+def seats(run: RunData) -> Section | None:
+    """Which GPU of a fleet timed what, how much equal GPUs differ, and what was lost; None for a run on one machine.
+
+    It reads the manifest only, so a merged run shows its part's.
+    """
+    fleet = run.manifest.get("fleet")
+    if not fleet:
+        return None
+    every = fleet["seats"]
+    words = "The kernels of a row, and all processes of them, ran on one seat: no comparison is split over two."
+    blocks: list = [Text(words)]
+    columns = [("seat", False), ("GPU", False), ("records", True)]
+    body = [[f"`{name}`", told.get("address") or "none", told["rows"]] for name, told in every.items()]
+    noise = {name: told["noise"] for name, told in every.items() if told.get("noise")}
+    if noise:
+        columns += [("noise, mean", True), ("noise, largest", True), ("of cells", True)]
+        for line, name in zip(body, every, strict=True):
+            told = noise.get(name)
+            line += [_signed(told["mean"]), _signed(told["most"]), told["cells"]] if told else ["", "", ""]
+        blocks.append(
+            Text(
+                "Noise: one row was timed by every seat; a seat's times over the mean of all, geometric mean of its"
+                " cells and the cell that deviates most. Above 0 is slower."
+            )
+        )
+    blocks.append(Table(columns, body))
+    lost = [f"Lost: {line}." for line in fleet.get("losses", ())]
+    lost += [f"`{name}` was left out: {said(why)}." for name, why in fleet.get("unfit", {}).items()]
+    return Section("seats", "Which GPU timed what", (*blocks, *([Bullets(tuple(lost))] if lost else [])))
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.2f}%"
+
+
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    glance.section, glance.elsewhere, coverage, absent, seats.section, verdicts.sections, paper, features, load,
+    glance.section, glance.elsewhere, coverage, absent, seats, verdicts.sections, paper, features, load,
     workloads, checker, facts, failures, others, reading,
 )  # fmt: skip
 

@@ -24,8 +24,7 @@ from common.kit.inside import Asked
 from common.mutants.right import RIGHT, Right
 from compare.analysis import markup
 from compare.exits import OK, WRONG, refusing
-from compare.record.store import Busy
-from compare.studies.findings import Findings
+from compare.record.store import Busy, Findings
 from compare.studies.mutation.worker import asked
 from compare.workloads.numbers import at_least_one, seed
 

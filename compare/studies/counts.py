@@ -35,14 +35,13 @@ from compare.analysis.tables import of_page
 from compare.competitors import registry
 from compare.exits import OK, USAGE, WRONG, refusing, say
 from compare.plan import fingerprint
-from compare.record.store import Busy
+from compare.record.store import Busy, Findings
 from compare.static.codeobject import CodeFacts, read
 from compare.static.counts.counting import Counts, counting
 from compare.static.counts.l2 import L2
 from compare.static.crosscompile import executing
 from compare.static.isa.errors import NotExecutable
 from compare.studies import template
-from compare.studies.findings import Findings
 from compare.workloads import Workload, parse_lens
 from compare.workloads.cost import cost
 from compare.workloads.workload import empty_output

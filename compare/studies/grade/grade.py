@@ -29,8 +29,7 @@ from common import process
 from common.kit import levels
 from compare.exits import NOTHING, OK, USAGE, WRONG, say
 from compare.process.pool import Jobs, Pool, in_order
-from compare.record.store import Busy
-from compare.studies.findings import Findings
+from compare.record.store import Busy, Findings
 from compare.studies.grade import clock
 from compare.studies.grade.judge import CHEAT, RIGHT, UNJUDGED, Candidate, judged
 from compare.workloads.numbers import at_least_one, positive

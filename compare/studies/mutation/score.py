@@ -26,8 +26,7 @@ from compare.exits import OK, USAGE, say
 from compare.process import children
 from compare.process.crew import environment
 from compare.process.pool import Jobs, Pool, in_order
-from compare.record.store import Busy
-from compare.studies.findings import Findings
+from compare.record.store import Busy, Findings
 from compare.studies.mutation import table
 from compare.studies.mutation.worker import kernels_of
 from compare.workloads.numbers import at_least_one

@@ -1,12 +1,15 @@
-"""Shares over seats that are lost, slow or dead: nothing lost, nothing done by two, and an end."""
+"""Shares: every row once, many together first; over seats that are lost, slow or dead nothing is lost or done twice."""
 
+import itertools
+import random
 import threading
 import time
 from collections import Counter
 
+import pytest
+
 from compare.fleet.cluster import Lost
-from compare.fleet.drive import STARTS, TRIES, Drive
-from compare.fleet.shares import cut
+from compare.fleet.drive import STARTS, TRIES, Drive, cut, longest_first
 
 
 class Fake:
@@ -110,3 +113,28 @@ def test_a_drive_that_was_stopped_gives_nothing_back():
 def test_a_seat_that_got_no_share_repeats_the_last_one_too():
     _, drive, repeated = driven(Fake("a", slow_s=0.05), Fake("b", slow_s=0.05), Fake("c"), rows=1, repeat=True)
     assert len(drive.shares) == 1 and {what for _, what in repeated} == {0} and len(repeated) == 2
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 500])
+@pytest.mark.parametrize("seats", [1, 2, 64])
+@pytest.mark.parametrize("most", [1, 16])
+def test_every_row_is_in_one_share_in_order(rows, seats, most):
+    costs = [random.Random(rows).randint(1, 9) for _ in range(rows)]
+    shares = cut(costs, seats, most)
+    assert list(itertools.chain.from_iterable(share.rows for share in shares)) == list(range(rows))
+
+
+def test_shares_get_smaller_and_end_with_single_rows():
+    shares = cut([4] * 200, 8, 16)
+    sizes = [len(share.rows) for share in shares]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 4 and sizes[-8:] == [1] * 8
+
+
+def test_no_share_has_more_cells_than_are_compiled_ahead_but_for_a_row_that_has():
+    shares = cut([5, 30, 5, 5, 5], 1, 16)
+    assert [share.rows for share in shares] == [(0,), (1,), (2,), (3,), (4,)]
+
+
+def test_the_longest_row_comes_first_and_equal_ones_stay_in_order():
+    assert longest_first([1.0, 9.0, 0.0, 9.0, 1.0]) == [1, 3, 0, 4, 2]

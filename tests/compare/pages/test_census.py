@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from compare.pages import census, samples
+from compare.pages import census
 from synthetic_run import timed, workload
 
 LOAD = workload("32q1s2k~", "decode", 32, 32, 49000)
@@ -21,10 +21,10 @@ def test_a_report_becomes_a_line_of_counts(tmp_path):
     cases += [case("e", "unsupported"), case("f", "timeout")]
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"kernel": "compare.competitors.baselines.sglang", "seed": 3, "cases": cases}))
-    line = samples.taken(path, "NVIDIA H200", "2026-11-28")
+    line = census.taken(path, "NVIDIA H200", "2026-11-28")
     assert (line["kernel"], [name for name, _, _ in line["wrong"]]) == ("sglang", ["b", "d", "e"])
-    assert samples.tally(line) == {"asked": 4, "right": 1, "wrong": 1, "refused": 1, "crashed": 1}
-    assert "| `sglang` | NVIDIA H200 | 2026-11-28 | 4 | 1 | 1 | 1 | 1 | 1 |" in samples.judged([line])
+    assert census.tally(line) == {"asked": 4, "right": 1, "wrong": 1, "refused": 1, "crashed": 1}
+    assert "| `sglang` | NVIDIA H200 | 2026-11-28 | 4 | 1 | 1 | 1 | 1 | 1 |" in census.judged([line])
 
 
 def test_speeds_are_over_the_strongest_of_others_on_each_row():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from common.cases.named import CASES
 from common.gpus import resolve
 from common.spec import AttentionShape
 from compare.__main__ import main as diptych
@@ -46,6 +47,13 @@ def test_every_refusal_on_the_page_has_its_error_and_what_the_kernels_do_instead
         wanted, error, instead, cost = row.strip("| ").split(" | ")
         assert wanted and len(error) > 2 and instead and cost
         assert "impossible" not in instead and "supported" not in instead
+
+
+def test_every_corner_has_a_case_or_says_why_not():
+    numbers = range(1, 101)
+    assert len(features.CORNERS) == len(set(features.CORNERS)) == 100
+    assert [n for n in numbers if bool(features.cases_of(n)) == (n in features.ELSEWHERE)] == []
+    assert {number for case in CASES for number in case.numbers} <= set(numbers)
 
 
 @pytest.mark.slow

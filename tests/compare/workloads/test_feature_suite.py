@@ -16,7 +16,7 @@ from compare.bench import gate
 from compare.bench.arena import Arena
 from compare.bench.subject import Subject
 from compare.competitors import registry
-from compare.report import features
+from compare.report import printed
 from compare.workloads import Workload, suites
 from compare.workloads.cost import cost
 from compare.workloads.suites import suite
@@ -96,7 +96,7 @@ def test_a_contradiction_reaches_nobody():
 def test_a_features_cost_is_over_the_same_kernels_plain_row():
     records = synthetic_figures.records("features", ["triton/auto"])
     us = {record.workload.label: record.timing.median_us for record in records}
-    found = features.costs([SimpleNamespace(records=records)])
+    found = printed.costs([SimpleNamespace(records=records)])
     assert found["decode", "triton/auto", "alibi"] == us["32q1s4k~+alibi"] / us["32q1s4k~"]
     alone = [record for record in records if suites.MARK in record.workload.label]
-    assert features.costs([SimpleNamespace(records=alone)]) == {}
+    assert printed.costs([SimpleNamespace(records=alone)]) == {}

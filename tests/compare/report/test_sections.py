@@ -1,11 +1,13 @@
-"""The section about a GPU that is not here: figures from the rows, and no way to take one for a time."""
+"""The sections about a GPU that is not here, whose figures are no times, and about the seats of a fleet."""
+
+from pathlib import Path
 
 import pytest
 
 from compare.analysis.runs import RunData
 from compare.record.records import Evidence, Status
-from compare.report.absent import absent
 from compare.report.blocks import Fold
+from compare.report.sections import absent, seats
 from synthetic_run import checked, failed, workload
 
 GPU = {"name": "mi300", "title": "AMD Instinct MI300X", "present": False}
@@ -54,3 +56,16 @@ def test_it_says_that_nothing_was_timed_and_names_what_the_model_lacks(tmp_path,
 
 def test_a_gpu_that_was_here_has_no_such_section(tmp_path, executed):
     assert absent(_run(tmp_path, executed, present=True)) is None
+
+
+def test_the_report_says_which_gpu_timed_what():
+    seat = {"address": "GPU-1", "rows": 12, "noise": {"mean": 0.0012, "most": -0.004, "cells": 9}}
+    fleet = {
+        "seats": {"a:0": seat, "b:0": {"address": "", "rows": 3, "noise": None}},
+        "losses": ["b:0: died"],
+        "unfit": {},
+    }
+    made = seats(RunData(Path("run"), {"fleet": fleet}, []))
+    assert ["`a:0`", "GPU-1", 12, "+0.12%", "-0.40%", 9] in made.blocks[2].body
+    assert "b:0: died" in made.blocks[3].lines[0]
+    assert seats(RunData(Path("run"), {}, [])) is None
