@@ -246,6 +246,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeats", type=positive, default=REPEATS, help="passes up to 800 tokens (default %(default)s)"
     )
+    parser.add_argument("--passes", type=positive, default=PASSES, help="over a trace's requests (default %(default)s)")
     parser.add_argument("--at-once", action="store_true", help="start all beside each other, measure one by one")
     parser.add_argument("--budget", type=positive, default=math.inf, metavar="S", help="all ends after so many s")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default docs/results/<gpu>/engine)")
@@ -275,7 +276,7 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
         {
             "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": asked.repeats,
             "at_once": asked.at_once, "scenario": {key: one for key, one in found.items() if one != USUAL[key]},
-            "trace": asked.trace and asked.trace.stem, "requests": requests, "serving_passes": PASSES,
+            "trace": asked.trace and asked.trace.stem, "requests": requests, "serving_passes": asked.passes,
             "serving_limit_s": SERVING_LIMIT_S, "model": asked.model, "kv_dtype": asked.kv_dtype,
             "caches": asked.caches and str(asked.caches.resolve()),
             "lock": str(lock), **found, "max_seqs": asked.max_seqs or (SEQS if large else SMALL_SEQS),
