@@ -9,6 +9,7 @@ newer run is taken over by one line of the template and this command.
 
 import argparse
 import itertools
+import json
 import statistics
 import tomllib
 from collections.abc import Iterator
@@ -41,7 +42,8 @@ def build(asked: dict[str, Any], root: Path = ROOT) -> dict[str, Figure]:
     for name, group in asked["group"].items():
         found |= dict(_speeds(name, group, asked["results"], root))
     costs = _costs(Committed(results, ()), asked["gpu"])
-    return found | dict(_pairs(results, asked)) | dict(costs) | dict(_sources())
+    served = _served(results / asked["engine"]["run"]) if "engine" in asked else ()
+    return found | dict(_pairs(results, asked)) | dict(costs) | dict(served) | dict(_sources())
 
 
 def _speeds(name: str, group: dict[str, Any], results: str, root: Path) -> Iterator[tuple[str, Figure]]:
@@ -121,6 +123,18 @@ def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:
         for dsl in DSLS:
             if mine := [sum(row[column] for column in names) for row in of_dsl(rows, dsl)]:
                 yield f"cost.{name}.{dsl}", Figure(one_of(mine), command, len(mine), len(mine))
+
+
+def _served(folder: Path) -> Iterator[tuple[str, Figure]]:
+    """serve.KERNEL.GRAPHS: tokens a second of a trace in vLLM, of its last pass; .over: of FlashAttention 3's."""
+    rows = map(json.loads, (folder / "engine.jsonl").read_text(encoding="utf-8").splitlines())
+    last = {(r["engine"], r["graphs"]): r["tokens_per_s"] for r in rows if r["part"] == "serving" and not r["wrong"]}
+    short = {"fa3": "fa3", "triton/native.auto": "gluon", "triton/auto": "triton", "helion/auto": "helion"}
+    for (engine, graphs), speed in last.items():
+        name = f"serve.{short.get(engine, engine)}.{graphs}"
+        yield name, Figure(speed, "python -m compare study engine")
+        if ("fa3", "full") in last:
+            yield f"{name}.over", Figure(speed / last["fa3", "full"], "python -m compare study engine")
 
 
 def _sources() -> Iterator[tuple[str, Figure]]:
