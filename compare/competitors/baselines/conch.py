@@ -4,6 +4,9 @@ The package is pure Python. `conch_decode` is its kernel for one query token a s
 """
 
 import importlib
+from collections.abc import Callable
+
+import torch
 
 from common.spec.kernel import Precision, launches
 from compare.competitors.baselines import bare_files
@@ -15,7 +18,12 @@ CONTRACT = Precision(dot="tf32")  # its dots name no precision
 LIMITS = {"block_size": [16, 32, 64, 128, 256, 512, 1024]}  # "must be power of two!", says its launcher
 DEFAULT = None
 
-_attend = importlib.import_module("conch.ops.attention.varlen_attention").varlen_attention
+
+def _find() -> Callable[..., torch.Tensor]:
+    return importlib.import_module("conch.ops.attention.varlen_attention").varlen_attention
+
+
+_attend = _find()
 
 workspace = bare_files.no_scratch
 

@@ -1,6 +1,9 @@
 """conch-triton-kernels' `paged_attention`: one query token a sequence, with parts of a sequence side by side."""
 
 import importlib
+from collections.abc import Callable
+
+import torch
 
 from common.spec.kernel import Precision, launches
 from compare.competitors.baselines import bare_files
@@ -12,7 +15,12 @@ CONTRACT = Precision(dot="tf32")  # its dots name no precision
 LIMITS = {"block_size": [16, 32, 64, 128, 256, 512, 1024], "max_query_len": 1}
 DEFAULT = None
 
-_attend = importlib.import_module("conch.ops.attention.paged_attention").paged_attention
+
+def _find() -> Callable[..., torch.Tensor]:
+    return importlib.import_module("conch.ops.attention.paged_attention").paged_attention
+
+
+_attend = _find()
 
 workspace = bare_files.no_scratch
 

@@ -5,6 +5,7 @@ what else was looked at.
 """
 
 import importlib
+from collections.abc import Callable
 
 import torch
 
@@ -17,9 +18,16 @@ RELEASE = ("flag-gems", "5.0.2", "2026-04", "Apache-2.0", "Triton", 1009)
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})
 CONTRACT = Precision(dot="tf32")  # its dots name no precision
 
-if not torch.cuda.is_available():
-    raise ImportError("FlagGems asks for its GPU when it is imported; none is here")
-_attend = importlib.import_module("flag_gems").flash_attn_varlen_func
+
+def _find() -> Callable[..., torch.Tensor]:
+    if not torch.cuda.is_available():
+        raise ImportError("FlagGems asks for its GPU when it is imported; none is here")
+    return importlib.import_module("flag_gems").flash_attn_varlen_func
+
+
+_attend = _find()
+
+
 DEFAULT = None
 workspace = bare_files.no_scratch
 

@@ -6,6 +6,7 @@ at most as long as a page, so a subclass names shorter ones than 64 where pages 
 
 import importlib
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 
@@ -30,7 +31,12 @@ if interpreter.wanted():
     LIMITS["head_size"].remove(128)  # there it asks for the GPU's capability
 DEFAULT = None
 
-_fmha = importlib.import_module("xformers.ops.fmha")
+
+def _find() -> ModuleType:
+    return importlib.import_module("xformers.ops.fmha")
+
+
+_fmha = _find()
 _OPERATORS = {
     tile: type(f"FwOp{tile}", (_fmha.triton_splitk.FwOp,), {"BLOCK_N": tile, "__module__": __name__})
     for tile in (16, 32, 64)
