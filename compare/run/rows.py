@@ -2,7 +2,7 @@
 
 Where cells are timed, nothing compiles beside them: all processes of the run compile a chunk ahead at once, and its
 static facts are read, before its first round; then each process in turn times the chunk, and the next chunk follows.
-Before the first chunk processes on the other cores compile the whole run and leave the code on the disk.
+With cores to spare the whole run is compiled before the first chunk, and its code left on the disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODEL_LANES = 8  # processes at most that compile and execute for an absent GPU;
 # Cells of own kernels that are compiled ahead before any of them is timed, a row at least. In the suite `features`,
 # where Helion traces every row anew, an H200's host took 3.9 s for each: the first times are there after a minute.
 CHUNK_CELLS = 16
-CORES_A_HELPER = 2  # a process that compiles for the others, and a compiler of static facts beside it
+CORES_A_HELPER = 4  # a process that lets Helion generate code for the others, and compilers of static facts
 COMPILE_LIMIT_S = 120.0  # of one cell's static facts beside a measurement, where they are an addition
 
 
@@ -43,7 +43,8 @@ class Rows:
         self.manifest: dict[str, Any] = {}
         self.done: set[tuple[str, int]] = set()  # (cell, process) of the rows that a resumed run keeps
         self.seat = ""
-        self._shared = False
+        self._spare = 0  # processes that let Helion generate code for the whole run
+        self._asked: set[int] = set()  # rows whose static facts are wanted
 
     def _left(self, process: int, chunk: Sequence[int]) -> list[Job]:
         """The jobs of a process in these rows, without finished cells."""
@@ -74,6 +75,7 @@ class Rows:
 
     def records(self, show: Show) -> Iterator[Record]:
         """Yield the record of every cell and process. The processes end with the iteration."""
+        self._spare = max(cores() // CORES_A_HELPER - 1, 0) if self.plan.situation.measure else 0
         with self.at_work(show, MODEL_LANES) as take:
             for chunk in self._chunks():
                 yield from take(chunk, range(chunk.stop, len(self.plan.jobs)))
@@ -104,9 +106,11 @@ class Rows:
         self, chunk: Sequence[int], later: Sequence[int], crews: Sequence[Crew], facts: StaticFacts, show: Show
     ) -> Iterator[Record]:
         """Yield the records of these rows, process after process. A process with later rows rests, the others end."""
-        facts.more(cell for job in self._left(0, chunk) for cell in job.cells)  # static facts are stored with process 0
+        asked = [row for row in (*chunk, *(later if self._spare else ())) if row not in self._asked]
+        self._asked.update(asked)
+        facts.more(cell for job in self._left(0, asked) for cell in job.cells)  # they are stored with process 0
         if self.plan.situation.measure:
-            self._compile_ahead(chunk, later, crews, facts, show)
+            self._compile_ahead(chunk, self._shares(asked), crews, facts, show)
         for crew in crews:
             show.process(crew.process, self.plan.contract.processes)
             for job in self._left(crew.process, chunk):
@@ -140,12 +144,9 @@ class Rows:
         )
 
     def _compile_ahead(
-        self, chunk: Sequence[int], later: Sequence[int], crews: Sequence[Crew], facts: StaticFacts, show: Show
+        self, chunk: Sequence[int], shares: Sequence[list[Job]], crews: Sequence[Crew], facts: StaticFacts, show: Show
     ) -> None:
-        """Let all processes compile these rows in parallel, and read their static facts meanwhile.
-
-        Before the first chunk processes on the other cores compile the whole run, a share each.
-        """
+        """Let all processes compile these rows in parallel, another process each share, and wait for static facts."""
         wanted = {crew.process: self._to_compile(crew.process, chunk) for crew in crews}
         crews = [crew for crew in crews if wanted[crew.process]]
         if not crews:
@@ -153,15 +154,13 @@ class Rows:
         show.say(f"compiling ahead {self._named(chunk)}")
         begin = time.perf_counter()
         with contextlib.ExitStack() as stack:
-            shares, self._shared = [] if self._shared else self._shares([*chunk, *later]), True
             helpers = [stack.enter_context(contextlib.closing(self._crew(0, show))) for _ in shares]
-            for crew in (*crews, *helpers):
+            compiling = [*((crew, wanted[crew.process]) for crew in crews), *zip(helpers, shares, strict=True)]
+            for crew, _ in compiling:
                 crew.start()  # start all before writing to any: a long line blocks until it is read
-            for crew, jobs in zip(
-                (*crews, *helpers), (*(wanted[crew.process] for crew in crews), *shares), strict=True
-            ):
+            for crew, jobs in compiling:
                 crew.compile_ahead(jobs)
-            for crew in (*helpers, *crews):
+            for crew, _ in compiling:
                 crew.ready()
             facts.wait()
         took = time.perf_counter() - begin
@@ -169,12 +168,15 @@ class Rows:
         show.say(f"compiled ahead in {took:.0f} s")
 
     def _shares(self, rows: Sequence[int]) -> list[list[Job]]:
-        """The cells to compile, dealt out to processes on the cores that the run itself does not need."""
-        jobs = self._to_compile(0, rows)
-        cells = [cell.id for job in jobs for cell in job.cells]
-        many = min(max(cores() - 2, 0) // CORES_A_HELPER, len(cells) // 2)
-        dealt = [set(cells[number::many]) for number in range(many)]
-        return [[job.only(share) for job in jobs if share & {cell.id for cell in job.cells}] for share in dealt]
+        """Helion's cells of these rows, dealt out to processes on cores that the run does not need.
+
+        Such a process has the GPU and leaves the code that Helion generates on the disk. Triton's binaries are there
+        from the compilers of static facts, which then take all rows at once too.
+        """
+        cells = [cell for job in self._to_compile(0, rows) for cell in job.cells if cell.kernel.startswith("helion/")]
+        many = min(self._spare, len(cells))
+        dealt = [{cell.id for cell in cells[number::many]} for number in range(many)]
+        return [[job for job in (job.only(share) for job in self._left(0, rows)) if job.cells] for share in dealt]
 
     def _named(self, chunk: Sequence[int]) -> str:
         """The rows that have something to compile, as text: `rows 9 to 16 of 42`."""
