@@ -46,7 +46,7 @@ from compare.studies.engine import child, page
 from compare.studies.engine.child import BACKENDS, GRAPHS
 from compare.studies.engine.model import SIZES
 from compare.workloads import trace
-from compare.workloads.numbers import positive
+from compare.workloads.numbers import integer, positive
 
 HELP = "our kernels inside vLLM: latency by output length, a trace of requests, every token checked"
 ENGINES = (
@@ -233,20 +233,22 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--trace", type=Path, metavar="FILE", help="requests to serve; without it that part is left out"
     )
     parser.add_argument(
-        "--max-seqs", type=positive, metavar="N",
+        "--max-seqs", type=integer(1, 1024), metavar="N",
         help=f"beside each other, graphs no larger (default {SEQS}; {SMALL_SEQS} for small models)",
     )  # fmt: skip
     parser.add_argument(
-        "--max-tokens", type=positive, default=USUAL["max_tokens"], metavar="N",
+        "--max-tokens", type=integer(1, MOST_SEQ_LEN), default=USUAL["max_tokens"], metavar="N",
         help="of a step; longer prompts come in chunks (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--prefix-caching", action="store_true", help="the second pass over a trace then finds its prompts in the cache"
     )
     parser.add_argument(
-        "--repeats", type=positive, default=REPEATS, help="passes up to 800 tokens (default %(default)s)"
+        "--repeats", type=integer(1, 100), default=REPEATS, help="passes up to 800 tokens (default %(default)s)"
     )
-    parser.add_argument("--passes", type=positive, default=PASSES, help="over a trace's requests (default %(default)s)")
+    parser.add_argument(
+        "--passes", type=integer(1, 100), default=PASSES, help="over a trace's requests (default %(default)s)"
+    )
     parser.add_argument("--at-once", action="store_true", help="start all beside each other, measure one by one")
     parser.add_argument("--budget", type=positive, default=math.inf, metavar="S", help="all ends after so many s")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default docs/results/<gpu>/engine)")

@@ -253,6 +253,7 @@ def test_what_clients_differ_in_is_an_option_and_stands_in_rows(tmp_path):
     )
     assert usual["scenario"] == {} and (usual["max_seqs"], usual["most_captured"]) == (256, 256)
     scenario = {"max_seq_len": 16384, "max_tokens": 2048, "max_seqs": 8, "prefix_caching": True}
+    assert all(isinstance(found[name], int) for name in (*scenario, "repeats", "serving_passes"))
     assert found["scenario"] == scenario and (found["trace"], found["requests"]) == ("code", [(9000, 44)])
     given = child.settings(found)
     assert (given["max_model_len"], given["max_num_batched_tokens"], given["enable_prefix_caching"]) == (
