@@ -26,10 +26,8 @@ SHAPES = {
     "gemma-4-512": "A small Gemma 4, heads of 256 and of 512; its layers of 512 count",
 }  # fmt: skip
 START = {
-    "import_s": "import s", "start_s": "start s", "load_model": "of it: model", "plan_s": "choices",
-    "determine_available_memory": "a dummy step", "initialize_from_config": "cache",
-    "compile_or_warm_up_model": "warm-up and graphs", "warm_s": "of it: ours", "capture_model": "of it: graphs",
-    "warmed": "calls", "kernels": "kernels", "compiled": "compiled", "compiled_s": "in s of all threads",
+    "start_s": "start s", "load_model": "of it: model", "warm_s": "our warm-up", "capture_model": "graphs",
+    "warmed": "calls", "kernels": "kernels", "compiled": "compiled",
 }  # fmt: skip
 UNENDED = ("lost", "cut")  # rows that say why an engine did not end
 STATES = ("end", *UNENDED)  # rows of a process, not of a measurement
@@ -160,11 +158,11 @@ def agreement(rows: Rows) -> str:
 
 
 def start_table(rows: Rows) -> str:
-    """A line per engine and kind of start: seconds of its parts, in the order in which they come."""
-    body = []
+    """A line per engine and kind of start, the first one first: seconds, and of its largest parts."""
+    body, order = [], engines(rows)
     alone = [row for row in rows if row["part"] == "start" and not row.get("at_once")]
     found = {(row["engine"], row["graphs"], row.get("caches", "")): row for row in alone}
-    for (name, graphs, caches), row in found.items():
+    for (name, graphs, caches), row in sorted(found.items(), key=lambda one: (order.index(one[0][:2]), one[0][2])):
         cells = [row.get(part, "") for part in START]
         shown = (f"{cell:.1f}" if isinstance(cell, float) else cell for cell in cells)
         body.append([name, graphs, DISK[caches], *shown])
