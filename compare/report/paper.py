@@ -123,7 +123,7 @@ def by_page(found: Sequence[Point], path: Path) -> Path:
     for axes, share in zip(panels[0], shares, strict=True):
         _curves(axes, [p for p in found if p.share == share], lambda p: p.load.block_size)
         plain_steps(axes, [p.load.block_size for p in found])
-    _finish(figure, panels, "tokens of a page; dashed: tiles of a page, which a page of 544 tokens cannot be")
+    _finish(figure, panels, "page size, tokens; dashed: a tile is a page, which 544 tokens cannot be")
     return save(figure, path)
 
 

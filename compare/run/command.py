@@ -162,11 +162,11 @@ class Run:
             noise.carry(self.folder, self.plan.situation.name, self.plan.contract.name)
         written = report.write(self.folder)
         if not self.options.shown.quiet and records:
-            progress.show(records, self.plan.selection.kernels, Console())
+            progress.show(records, self.plan.selection.kernels, console := Console())
+            if found := runs.read(self.folder).elsewhere:
+                progress.show_elsewhere(found, console)
         where = written if isinstance(written, Path) else self.folder
-        found = None if self.options.shown.quiet else runs.read(self.folder).elsewhere
-        speeds = f", with the speeds of an {found.gpu} on {found.day}" if found else ""
-        print(f"{progress.count(records, len(self.plan.cells), missing)}; {where}{speeds}", flush=True)
+        print(f"{progress.count(records, len(self.plan.cells), missing)}; {where}", flush=True)
 
 
 def _exit_code(records: Sequence[Record]) -> int:

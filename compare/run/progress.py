@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from compare.analysis.committed import COLUMNS, Committed
 from compare.competitors.registry import BOUNDS
 from compare.plan.job import Cell
 from compare.record.records import Record, Status
@@ -121,6 +122,17 @@ def show(records: Sequence[Record], kernels: Sequence[str], console: Console) ->
         console.width = max(console.width, _width(records, left[:fits], console))
         console.print(table(records, left[:fits]), "")
         left = left[fits:]
+
+
+def show_elsewhere(found: Committed, console: Console) -> None:
+    """Print the committed speeds of another machine's GPU, marked as such."""
+    view = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
+    for title, is_number in COLUMNS:
+        view.add_column(title, justify="right" if is_number else "left")
+    for line in found.body:
+        view.add_row(*line)
+    said = f"not of this machine: an {found.gpu} on {found.day}, FlashAttention 3 = 1, above 1 is faster (worst row)"
+    console.print(said, view, "", markup=False, highlight=False)
 
 
 def _width(records: Sequence[Record], kernels: Sequence[str], console: Console) -> int:

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 import synthetic_run
+from compare.analysis import committed
 from compare.competitors import registry
 from compare.run import progress
 from row_producer import record
@@ -30,3 +31,12 @@ def test_a_table_fits_its_window_and_marks_the_fastest_that_is_no_bound(width):
     printed = window.getvalue()
     assert max(map(len, printed.splitlines())) <= width
     assert "10.0*" in printed and "1,234.5" in printed and "4.0*" not in printed
+
+
+def test_the_speeds_of_another_machine_are_marked_and_fit_a_pipe(capsys):
+    found = committed.headline()
+    progress.show_elsewhere(found, Console(width=80))
+    said = capsys.readouterr().out
+    assert said.startswith(f"not of this machine: an {found.gpu} on {found.day}")
+    assert all(cell in said for line in found.body for cell in line)
+    assert max(map(len, said.splitlines())) <= 80
