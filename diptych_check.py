@@ -122,7 +122,7 @@ def main(words: list[str] | None = None) -> int:
     for name in SLOW:
         importlib.import_module(name)
     sys.dont_write_bytecode, sys.pycache_prefix = True, NOWHERE
-    return importlib.import_module(f"{'diptych.' * (COMMON.parent != HERE)}common.conformance").run(asked)
+    return importlib.import_module("common.conformance").run(asked)
 
 
 if __name__ == "__main__":

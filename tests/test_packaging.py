@@ -242,6 +242,13 @@ def test_the_wheel_installs_the_one_command(wheel, tmp_path):
     assert done.returncode == 0 and done.stdout.startswith("usage: diptych VERB"), done.stderr
 
 
+def test_the_kit_of_a_wheel_finds_its_modules(wheel, tmp_path):
+    """It refuses a kernel that is not there, by the kit's own words."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    done = run([sys.executable, "-P", str(tmp_path / "diptych_check.py"), "nowhere:kernel"], cwd=tmp_path)
+    assert done.returncode == 2 and "found nowhere:kernel, which does not load" in done.stderr, done.stderr
+
+
 def test_the_wheel_carries_the_licence_and_says_that_every_package_is_typed(wheel):
     held = zipfile.ZipFile(wheel)
     (name,) = (name for name in held.namelist() if name.endswith("/LICENSE"))

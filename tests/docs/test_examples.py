@@ -59,3 +59,12 @@ def test_a_program_without_its_package_names_it(name, tmp_path):
     done = run(name, tmp_path)
     assert done.returncode == 1
     assert re.search(rf"SpecError: {package}: found no module .*pip install {package}", done.stderr)
+
+
+def test_the_kernel_of_the_conformance_page_is_right_where_rows_see_no_key(tmp_path):
+    page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    (tmp_path / "my_package.py").write_text(page.split("```python\n")[1].split("```")[0])
+    command = [sys.executable, str(ROOT / "diptych_check.py"), "my_package:my_kernel", "--case", "fewer-keys-causal"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
