@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from common.oracle.rounding import Rounding
-from common.oracle.rows import LogitErrors, Rows, sum_error
+from common.oracle.rows import LogitErrors, Rows, chain_error, sum_error, tiles
 
 FALSE_ALARMS = 1e-9  # a call
 SHIFTS = 4  # of a step of `out`
@@ -55,12 +55,8 @@ class _Terms:
 
 
 def _running_sum(rows: Rows, r: Rounding) -> _Terms:
-    tiles = rows.tiles.expand_as(rows.sunk)
-    if r.u_sum == 0.0:
-        return _Terms(torch.zeros_like(tiles), torch.zeros_like(tiles))
-    random = rows.deviation * (1.0 - rows.sunk) >= 10.0 * r.u_sum * tiles
-    noise = r.u_sum**2 / 3.0 * (tiles / 3.0 + 1.0)
-    return _Terms(sum_error(rows, r, True).masked_fill(random, 0.0), noise.masked_fill(~random, 0.0))
+    noise = (r.u_sum**2 / 3.0 * (tiles(rows.keys, r) / 3.0 + 1.0)).expand_as(rows.sunk)
+    return _Terms(sum_error(rows, r, True).masked_fill(rows.random, 0.0), noise.masked_fill(~rows.random, 0.0))
 
 
 def _logits(rows: Rows, errors: LogitErrors, r: Rounding) -> Tensor:
@@ -91,6 +87,7 @@ def _of_out(rows: Rows, errors: LogitErrors, dtype: torch.dtype, r: Rounding) ->
 
     of_p = (rows.common + r.u / rows.denominator).clamp(max=r.u)
     allowed = of_p + rows.lost * along(rows.a) + _logits(rows, errors, r) + FLOAT32
+    allowed = allowed + chain_error(rows, r, True).masked_fill(rows.random, 0.0)
     half = r.u_out * o.abs() + r.eta_out
     independent = torch.where(kept.all(-1), rows.along, along(rows.b))
     noise = ((r.u_s + rows.sigma) * independent).square() + (r.eta * along(rows.w2)).square()
@@ -112,7 +109,7 @@ def signed(rows: Rows, errors: LogitErrors, dtype: torch.dtype, r: Rounding, lse
     seen = lse.isfinite() & errors.all.isfinite() & ~rows.blind[:, None]
     with_sum, nothing = own + summed, torch.zeros_like(out.steps)
     found["lse"] = Signed(lse, with_sum.allowed, with_sum.noise, nothing, seen)
-    if r.u_sum > 0.0:
+    if r.short_sum:
         product = out.off + torch.expm1(lse) * (1.0 + out.off)
         valid = out.valid & seen
         found["sum of P V"] = Signed(product, out.allowed + own.allowed, out.noise + own.noise, out.steps, valid)

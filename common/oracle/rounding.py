@@ -23,7 +23,7 @@ STORED = 2.0**9  # the largest V of 8 bits: 448 in e4m3fn, 128 in int8
 SHIFTED = 2.0  # the reference of P over e^maximum
 HALF_ETA = 2.0**-40  # half of fp16's smallest subnormal, of P times 2^15
 EXP2_POLYNOMIAL, FAST_TANH = 2.0**-13, 2.0**-16
-SUMMED_TILE = 64  # keys per rounding of a running sum
+SUMMED_TILE, LEAST_TILE = 64, 16  # keys per rounding of a running sum of 16 bits, and of one in float32
 NARROW = 2.0**-11  # the unit roundoff of a P whose own rounding is what counts: of 16 bits, or fewer
 TF32_SPREAD = 1.5 * 2.0**-10
 P_FACTOR = {torch.float8_e4m3fn: 256.0, torch.float8_e4m3fnuz: 128.0}  # on P before it is rounded to fp8
@@ -70,7 +70,7 @@ class Rounding:
 
     statistical: whether S may judge. lanes: how many one sum of products of Q and K holds. bias, scales: roundings of
     2^-24 that a logit costs beside products, in units of its bias and of its size. exp2, tanh: of P, and of a capped
-    logit, as parts of them. u_sum: of the running sum, once a tile; 0 in float32. sums: roundings of `u_acc` of a sum.
+    logit, as parts of them. u_sum: of the running sum, once a tile. sums: roundings of `u_acc` of a sum.
     spill: what the rounding of `out` makes of the errors before it; 1 where that is under 2^-8.
     """
 
@@ -92,7 +92,7 @@ class Rounding:
     exp2: float = 0.0
     tanh: float = 0.0
     spread: float = 0.0
-    u_sum: float = 0.0
+    u_sum: float = 2.0**-24
 
     @classmethod
     def of(cls, contract: Precision, batch: PagedBatch, features: Features, out: torch.dtype) -> Rounding:
@@ -105,7 +105,6 @@ class Rounding:
         scaled = features.key_scale is not None or features.query_scale is not None
         exp2 = EXP2_POLYNOMIAL if contract.exp2 == "polynomial" else 0.0
         tanh = FAST_TANH if contract.tanh == "fast" and features.softcap is not None else 0.0
-        u_sum = unit_roundoff(contract.sums) if contract.sums != torch.float32 else 0.0
         ends_scaled = features.value_scale is not None or features.out_scale is not None
         return cls(
             u=u,
@@ -114,7 +113,7 @@ class Rounding:
             eta_out=half_subnormal(out) + _lost_stored(batch, features),
             u_acc=max(unit_roundoff(contract.accumulator), fp8_sums),
             eps=max(2.0**-10 if tf32 else 2.0**-24, fp8_sums),
-            statistical=u >= NARROW or exp2 + tanh + u_sum > 0.0,
+            statistical=u >= NARROW or exp2 + tanh > 0.0 or contract.sums != torch.float32,
             lanes=min(head_size, PROMOTED) if fp8 else head_size,
             drift=max(0.3 * u_p**2, cut / 2),
             u_s=max(u_p, cut / 2),
@@ -125,5 +124,10 @@ class Rounding:
             exp2=exp2,
             tanh=tanh,
             spread=TF32_SPREAD if tf32 else FP8_SPREAD if fp8 else 0.0,
-            u_sum=u_sum,
+            u_sum=unit_roundoff(contract.sums),
         )
+
+    @property
+    def short_sum(self) -> bool:
+        """Whether the running sum has 16 bits."""
+        return self.u_sum >= NARROW

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.oracle.reference import Expected
-from common.oracle.rounding import NARROW, SUMMED_TILE, Rounding, unit_roundoff
+from common.oracle.rounding import LEAST_TILE, NARROW, SUMMED_TILE, Rounding, unit_roundoff
 from common.spec import Features, is_per_token
 from common.spec.paged_batch import FP8
 
@@ -59,7 +59,8 @@ class Rows:
     delta: Tensor  # [tokens, heads]
     sunk: Tensor  # the sink's share of the sum of P
     sigma: Tensor  # [tokens, heads]
-    tiles: Tensor  # [tokens, 1]: roundings of a running sum, one a tile
+    keys: Tensor  # [tokens, 1]: how many are visible
+    random: Tensor  # bool [tokens, heads]: terms differ enough for the roundings of their sums to be independent
     blind: Tensor  # bool [tokens]: sees no key
     few: Tensor  # bool [tokens, heads]: fewer than FEW_KEYS keys weigh
     zero: Tensor  # bool [tokens, heads, size]: bitwise +0.0
@@ -75,9 +76,10 @@ class Rows:
 
     @classmethod
     def of(
-        cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, features: Features, rounding: Rounding
-    ) -> Rows:
-        """The rows of these tokens. delta [tokens, heads]: the error of a logit."""
+        cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, features: Features, rounding: Rounding,
+        structured: bool,
+    ) -> Rows:  # fmt: skip
+        """The rows of these tokens. delta [tokens, heads]: the error of a logit. structured: terms may be equal."""
         group = out.shape[1] // expected.visible.shape[1]
         share = 1.0 / expected.denominator[tokens, :, None]
         most = torch.finfo(out.dtype).max if out.dtype in FP8 else math.inf
@@ -91,6 +93,9 @@ class Rows:
             o = o.masked_fill(expected.unsaid[tokens] & ~found.isfinite(), math.nan)
         sunk = _sunk(expected.lse[tokens], features)
         deviation = _deviation(expected, tokens, sunk, features, rounding).masked_fill(few, 0.0)
+        keys = expected.num_visible[tokens, None].double()
+        steps = 10.0 * tiles(keys, rounding) if rounding.short_sum else 1.2 * keys
+        random = deviation * (1.0 - sunk) >= rounding.u_sum * steps
         return cls(
             out=found.double(),
             o=o,
@@ -101,7 +106,8 @@ class Rows:
             delta=delta,
             sunk=sunk,
             sigma=_sigma(expected.logit_size[tokens], delta, rounding),
-            tiles=_tiles(expected.num_visible[tokens])[:, None],
+            keys=keys,
+            random=random & (not structured),
             blind=expected.num_visible[tokens] == 0,
             few=few,
             zero=(found == 0) & ~torch.signbit(found),
@@ -113,7 +119,7 @@ class Rows:
             along=expected.along[tokens].nan_to_num(nan=0.0, posinf=0.0),
             deviation=deviation,
             common=_common(deviation, rounding),
-            lost=(rounding.sums * rounding.u_acc + rounding.cut * expected.num_visible[tokens].double())[:, None],
+            lost=rounding.sums * rounding.u_acc + rounding.cut * keys,
         )
 
 
@@ -141,9 +147,9 @@ def _sigma(size: Tensor, delta: Tensor, r: Rounding) -> Tensor:
     return r.exp2 + (r.tanh + r.spread) * size
 
 
-def _tiles(num_visible: Tensor) -> Tensor:
-    """float64: the roundings of a running sum over so many keys, including those of a merge and a sink."""
-    return 1.0 + (num_visible.double() / SUMMED_TILE).ceil()
+def tiles(keys: Tensor, r: Rounding) -> Tensor:
+    """The roundings of a running sum over so many keys, including those of a merge and a sink."""
+    return 1.0 + (keys / (SUMMED_TILE if r.short_sum else LEAST_TILE)).ceil()
 
 
 def _sunk(lse: Tensor, features: Features) -> Tensor:
@@ -159,24 +165,41 @@ def carried(sums: torch.dtype) -> int:
     return SUMMED_TILE * (int(QUARTER / unit_roundoff(sums)) - 1)
 
 
-def sum_error(rows: Rows, r: Rounding, statistical: bool) -> Tensor:
-    """[tokens, heads]: what a running sum of P is off by, as a part of it, after its `tiles` roundings; 0 in float32.
+def _grown(u: float, steps: Tensor, one_way: Tensor, statistical: bool) -> Tensor:
+    """[tokens, heads]: what a sum is off by, as a part of it, after so many roundings of u.
 
-    One rounding is off by at most u of the sum l that it meets, and l grows to L: the worst case is u * tiles of L. In
-    random inputs few tiles are rounded independently: 1.5 u sqrt(tiles), 4.5 standard deviations (u / sqrt(3) each, of
-    an l that is L / sqrt(3) in the mean square). Many tiles are not: 64 keys of small logits sum to nearly the same in
-    each, so that roundings go one way (4,265 keys: 1.1 of the independent budget), and from 1 / 2u tiles on what
-    follows is lost (33,003 keys: 1.15). Half a last place of an l that grows evenly is 3/8 u L in the mean at most
-    (where L is 4/3 of a power of two): 3/8 u tiles, which is more from 16 tiles on. Nor does l grow evenly where it
-    begins with a sink of a part p of L: a tile under half of l's last place is lost, one after the other, up to u p L
-    each; and no more is lost than the keys are, (1 - p) L. A sum that lost a part x is off by x / (1 - x), and a tile
-    that is rounded up instead gains no more than that.
+    Independent ones: 1.5 u sqrt(steps), 4.5 standard deviations (u / sqrt(3) each, of a sum that is 1 / sqrt(3) of its
+    end in the mean square). Equal terms are all rounded one way: each by at most u of the sum that it meets, u steps
+    where the sum begins as large as it ends. Half a last place of one that grows evenly, as in random inputs, is 3/8 u
+    of its end in the mean at most (where that is 4/3 of a power of two).
+    """
+    random = 1.5 * u * steps.sqrt()
+    even = torch.maximum(random, 0.375 * u * steps) if statistical else u * steps
+    return torch.where(one_way, even, random)
+
+
+def sum_error(rows: Rows, r: Rounding, statistical: bool) -> Tensor:
+    """[tokens, heads]: what a running sum of P is off by, as a part of it, after its `tiles` roundings.
+
+    In 16 bits the sums of 64 keys are nearly equal, so that roundings go one way (4,265 keys: 1.1 of the independent
+    budget), and from 1 / 2u tiles on what follows is lost (33,003 keys: 1.15). Nor does the sum grow evenly where it
+    begins with a sink of a part p of its end L: a tile under half of its last place is lost, one after the other, up to
+    u p L each; and no more is lost than the keys are, (1 - p) L. A sum that lost a part x is off by x / (1 - x), and a
+    tile that is rounded up instead gains no more than that.
     Past QUARTER a result is wrong, whatever its kernel declares: without it zeros would pass from 256 tiles on. So such
     a sum carries `carried` keys.
     """
-    tiles = rows.tiles
-    if not statistical:
-        return (r.u_sum * tiles).clamp(max=QUARTER).expand_as(rows.sunk)
-    lost = torch.minimum(r.u_sum * tiles * rows.sunk, 1.0 - rows.sunk)
-    grown = r.u_sum * torch.maximum(1.5 * tiles.sqrt(), 0.375 * tiles)
-    return torch.maximum(grown, lost / (1.0 - lost)).clamp(max=QUARTER)
+    steps, one_way = tiles(rows.keys, r), ~rows.random | r.short_sum
+    off = _grown(r.u_sum, steps, one_way, statistical)
+    if statistical:
+        lost = torch.minimum(r.u_sum * steps * rows.sunk, 1.0 - rows.sunk).masked_fill(~one_way, 0.0)
+        off = torch.maximum(off, lost / (1.0 - lost))
+    return off.clamp(max=QUARTER)
+
+
+def chain_error(rows: Rows, r: Rounding, statistical: bool) -> Tensor:
+    """[tokens, heads]: what a float32 sum of P V is off by, as a part of it, where FMAs add one key after the other; 0
+    where tensor cores multiply, whose sum loses `cut`."""
+    if r.u >= NARROW:
+        return torch.zeros_like(rows.sunk)
+    return _grown(2.0**-24, rows.keys, ~rows.random, statistical)

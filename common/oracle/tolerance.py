@@ -16,7 +16,7 @@ from torch import Tensor
 from common.oracle.bias import Mean, Signed, signed, worst_mean
 from common.oracle.reference import Expected
 from common.oracle.rounding import Rounding
-from common.oracle.rows import LogitErrors, Rows, sum_error
+from common.oracle.rows import LogitErrors, Rows, chain_error, sum_error
 from common.spec import Features, PagedBatch, SpecError
 from common.spec.precision import Precision
 from common.spec.validation import validate_output
@@ -74,7 +74,7 @@ def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
 def _worst_case(rows: Rows, r: Rounding) -> Tensor:
     """The W budget of every element."""
     u = r.u + 2 * rows.delta[..., None] + rows.lost[..., None]
-    off = sum_error(rows, r, False)[..., None]
+    off = (sum_error(rows, r, False) + chain_error(rows, r, False))[..., None]
     return r.u_out * rows.o.abs() + r.spill * (u * rows.a + r.eta * rows.w1 + off * rows.o.abs()) + r.eta_out
 
 
@@ -89,7 +89,7 @@ def budgets(
     rounding = Rounding.of(contract, batch, features, out.dtype)
     delta = LogitErrors.of(expected, features, rounding).all
     lse = expected.lse[tokens].abs().nan_to_num(posinf=0.0).clamp(min=1.0)
-    rows = Rows.of(out, expected, tokens, delta[tokens], features, rounding)
+    rows = Rows.of(out, expected, tokens, delta[tokens], features, rounding, True)
     return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse + sum_error(rows, rounding, False)
 
 
@@ -102,7 +102,7 @@ def _parts(rows: Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
     parts = {"worst_case": _part(error, _worst_case(rows, r), broken)}
     if statistical:
         ub = (r.u_s + rows.sigma[..., None]) * rows.b
-        summed = sum_error(rows, r, True)[..., None] * rows.o.abs()
+        summed = (sum_error(rows, r, True) + chain_error(rows, r, True))[..., None] * rows.o.abs()
         lasting = rows.common[..., None] * rows.o.abs() + rows.lost[..., None] * rows.a
         budget = output + r.spill * (3 * (ub + r.eta * rows.w2) + summed + lasting) + r.eta_out
         parts["element"] = _part(error, budget, broken).masked_fill(rows.few[..., None], 0.0)
@@ -121,7 +121,7 @@ def _row(rows: Rows, r: Rounding, error: Tensor, terms: Tensor, summed: Tensor, 
     together = 3.0 * r.spill * (r.u_s + rows.sigma) * rows.along * o
     along = lasting + together.masked_fill(o < ONE_SIGN * a, 0.0)
     part = _part(_norm(error), (norm.square() + along.square()).sqrt() + r.spill * _norm(summed), broken.any(-1))
-    if r.u_sum > 0.0:
+    if r.short_sum:
         part = torch.maximum(part, _part(*_across(rows, r, norm + lasting), broken.any(-1)))
     return part.masked_fill(rows.few, 0.0)
 
@@ -215,7 +215,7 @@ def check(
     means: list[dict[str, Signed]] = []
     for first in range(0, expected.num_tokens, step):
         tokens = slice(first, min(first + step, expected.num_tokens))
-        rows = Rows.of(out, expected, tokens, errors[tokens].all, features, rounding)
+        rows = Rows.of(out, expected, tokens, errors[tokens].all, features, rounding, structured)
         parts, off = _parts(rows, rounding, statistical), None
         if lse is not None:
             budget = errors[tokens].all + sum_error(rows, rounding, statistical)

@@ -275,6 +275,6 @@ def test_a_running_sum_of_bf16_is_off_by_less_than_its_budget_and_not_by_much_le
         for tile in sums.T:
             running = (running + tile).to(B).double()
         worst = max(worst, ((running - sums.sum(1)).abs() / sums.sum(1)).max().item())
-    rows = SimpleNamespace(tiles=torch.tensor([[1.0 + tiles]]), sunk=torch.zeros(1, 1))
-    budget = sum_error(rows, SimpleNamespace(u_sum=2.0**-8), True).item()
+    rows = SimpleNamespace(keys=torch.tensor([[64.0 * tiles]]), sunk=torch.zeros(1, 1), random=torch.zeros(1, 1).bool())
+    budget = sum_error(rows, SimpleNamespace(u_sum=2.0**-8, short_sum=True), True).item()
     assert 0.45 * budget < worst < budget

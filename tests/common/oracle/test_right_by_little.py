@@ -7,8 +7,11 @@ import pytest
 import torch
 
 from common.cases.batch import make_batch
+from common.cases.case import build, named, outputs
+from common.cases.fills import FILLS
 from common.mutants.emulation import Schedule, emulate
 from common.mutants.right import RIGHT, Rounded
+from common.oracle.integrity import Guards
 from common.oracle.reference import reference
 from common.oracle.rows import carried
 from common.oracle.tolerance import check
@@ -82,3 +85,24 @@ def test_what_a_running_sum_carries_is_right_and_what_it_cannot_is_wrong(keys, o
     right.launch(batch, Features(), out, None)
     found = check(out, None, batch, Features(), right.contract, reference(batch, Features()), structured=True)
     assert found.ok == ok, found.reason
+
+
+SUMMED = [NAMED[name] for name in ("tiles of 16 keys", "one tile of all keys", "whole maxima", "dense in float32")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, B], ids=str)
+@pytest.mark.parametrize("fill", ["logits-equal", "tail-mass"])
+def test_equal_terms_of_a_long_sum_are_rounded_one_way(fill, dtype):
+    """In float32, with V of one number: the more keys, the more. A tile that is lost is more than that."""
+    case = named("equal", lens=((1, 20_000),), heads=(2, 1), head_size=16, block_size=64, dtype=dtype, fill=FILLS[fill])
+    batch, features = build(case)
+    batch.value_cache.fill_(0.7)
+    expected, worst = reference(batch, features), 0.0
+    for right in SUMMED:
+        out, lse = outputs(case, batch, Guards())
+        right.launch(batch, features, out, lse)
+        found = check(out, lse, batch, features, right.contract, expected, structured=True)
+        assert found.ok, (right.name, found.reason)
+        worst = max(worst, found.worst)
+        assert not check(out, lse - 64 / 20_000, batch, features, right.contract, expected, structured=True).ok
+    assert worst > 0.05
