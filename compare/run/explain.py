@@ -35,6 +35,7 @@ from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_sha
 from compare.workloads.numbers import page, seed, window
 
 HELP = "say which kernel and config serve a batch, and why"
+FORM = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # where none is given
 
 
 def parts(config: Any, lens: Lens) -> list[tuple[str, Any, Lens]]:
@@ -139,22 +140,27 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--seed", type=seed, default=0, help="of the suite unseen, to find its row by name (default 0)")
     new.add_argument("--gpu", default="auto", help="h200, mi300, ...; auto (default): the one that is here")
     new.add_argument("--dsl", choices=registry.DSLS, help="one of them (default both)")
-    new.add_argument("--shape", default="llama-3-8b", help="heads:kv_heads:head_size or a model (default llama-3-8b)")
-    new.add_argument("--block-size", type=page, default=16, help="tokens of a KV-cache page (default 16)")
-    new.add_argument("--dtype", default="bf16", help="bf16 (default), fp16, fp32")
+    new.add_argument("--shape", help="heads:kv_heads:head_size or a model (default llama-3-8b)")
+    new.add_argument("--block-size", type=page, help="tokens of a KV-cache page (default 16)")
+    new.add_argument("--dtype", help="bf16 (default), fp16, fp32")
     new.add_argument("--pair", nargs=2, metavar="KERNEL", help="two ids: why the one takes longer than the other")
     new.add_argument("--window", type=window, help="sliding window, the query's own token included")
 
 
 def _row(arguments: argparse.Namespace) -> Workload:
-    """The batch in the grammar, else the row of a suite. Raises GrammarError, SpecError."""
+    """The batch in the grammar, else the row of a suite. Raises GrammarError, also for a form beside a row, and
+    SpecError."""
+    form = {name: getattr(arguments, name) for name in FORM if getattr(arguments, name) is not None}
     try:
         lens = parse_lens(arguments.workload)
     except GrammarError:
         if not (row := suites.named(arguments.workload, arguments.seed)):
             raise
+        for name, found in form.items():
+            allowed = f"none beside {arguments.workload}, a row of a suite, which has its own"
+            raise GrammarError(f"--{name.replace('_', '-')}: found {found}, allowed {allowed}") from None
     else:
-        row = Workload(arguments.workload, lens, parse_shape(arguments.shape, arguments.block_size, arguments.dtype))
+        row = Workload(arguments.workload, lens, parse_shape(*(FORM | form).values()))
     window = arguments.window or row.ask.sliding_window
     return dataclasses.replace(row, ask=dataclasses.replace(row.ask, sliding_window=window))
 

@@ -96,6 +96,13 @@ def test_a_row_of_a_suite_is_found_by_the_name_that_reports_have(capsys):
     assert "; 28:4:128, pages of 16" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("form", ["--shape=32:8:128", "--block-size=16", "--dtype=bf16"])
+def test_a_form_beside_a_row_of_a_suite_is_refused(capsys, form):
+    assert diptych(["explain", "16q4s4k~@8:1:128", "--gpu", "h200", form]) == 2
+    said = capsys.readouterr().err
+    assert f"{form.replace('=', ': found ')}, allowed none beside 16q4s4k~@8:1:128" in said
+
+
 def test_a_dsl_that_is_not_here_is_said(monkeypatch, capsys):
     def absent(kernel_id):
         raise registry.Unavailable("ImportError: no such compiler")
