@@ -178,7 +178,8 @@ def paged(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
         if not anything and not names & {"lse", "return_lse"}:
             raise Declined("SUPPORTS names lse, and there is no parameter lse to write to, and no return_lse")
         offered["return_lse"] = True
-    options = {n: value for n, value in (asked | offered).items() if n in names or (anything and n in asked)}
+    needed = names if not anything else names | set(asked) | {"softmax_scale", "out", "lse"}
+    options = {name: value for name, value in (asked | offered).items() if name in needed}
     return target(*(t[name] for name in INPUTS), **options)
 
 

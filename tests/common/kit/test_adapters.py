@@ -24,6 +24,7 @@ FEATURES = {"non-causal-with-window", "softcap-15", *DECODES} - {"all-decode"}
     ("name", "adapter", "skipped"),
     [
         ("plain", "paged", FEATURES),
+        ("forwards", "paged", set()),
         ("varlen", "flash_attn_varlen", set()),
         ("kvcache", "flash_attn_kvcache", CASES - DECODES),
         ("compare.competitors.baselines.sdpa", "protocol", {case for case in CASES if "softcap" in case}),
