@@ -347,17 +347,17 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     loaded = narrow_keys(tile_size) if shape.quantised else tile_size
     box = min(shape.block_size & -shape.block_size, loaded)  # keys that cannot leave a page
     keys, key_rows = _boxes(batch.key_cache, box)
-    kernel, caches, results = _sm90_prefill_kernel, [batch.value_cache], [out]
+    kernel, results = _sm90_prefill_kernel, [out]
     own = {"STAGES": stages, "BUFFERS": 1 if shape.head_size > 128 else 2}  # queries land under the item before
     if (count := shares(shape.head_size)) > 1:
         kernel, own, total = sm90_wide_kernel, {}, total * count
-        caches, results = (x.split(shape.head_size // count, -1) for x in (batch.value_cache, out))
-    values, (value_rows, *_) = zip(*(_boxes(cache, box) for cache in caches), strict=True)
+        results = out.split(shape.head_size // count, -1)
+    values, value_rows = _boxes(batch.value_cache, box)
     group, queries = group_heads(shape), batch.query
     if fits_box(group):
         queries, *results = (_head_boxes(x, *box_shape(group)) for x in (queries, *results))
     kernel[(min(config.programs, total),)](
-        queries, keys, *values, *results, out, out if lse is None else lse, sums,
+        queries, keys, values, *results, out, out if lse is None else lse, sums,
         out if features.sinks is None else features.sinks,
         out if features.alibi_slopes is None else features.alibi_slopes,
         _scales(features, out),

@@ -3,7 +3,8 @@
 Sums of 512 lanes do not fit: two halves of 64 rows have registers for 256. So an item is taken twice, once a share of
 V's lanes, by programs that run beside each other and read the same K from L2. Roles and items are those of
 sm90_prefill.py. Q fills more than half of shared memory, so tiles of K and V come in chunks of 128 lanes through one
-ring, in the order in which they are read: K, V, K, V. A chunk is free as soon as its product is done.
+ring, in the order in which they are read: K, V, K, V. A chunk is free as soon as its product is done, and comes by the
+boxes of LOADERS warps, for the time that one takes to ask for all of them is longer than that of the products.
 
 A half takes its turn for the values of the tile before and then the scores of this one; its softmax runs under the
 turn of the other half. The output leaves through the buffer of the queries.
@@ -30,12 +31,14 @@ from dsl_triton.native.sm90_compute import (
     take_turn,
     weigh,
 )
-from dsl_triton.native.sm90_load import EARLY, ENTRY, FIELDS, field, find_boxes, load_queries, schedule
+from dsl_triton.native.sm90_load import EARLY, ENTRY, FIELDS, field, load_queries, schedule
 from dsl_triton.native.sm90_rings import FLAT, barriers
 from dsl_triton.native.sm90_store import half_rows, keep_rows, store, store_sums
 
 CHUNK = gl.constexpr(128)  # lanes
 CHUNKS = gl.constexpr(6)  # in flight: what 227 KB leave beside Q
+# Warps, each with its share of every chunk's boxes: by one for K and one for V, prompts take 1.2 of the time.
+LOADERS = gl.constexpr(4)
 
 
 @gluon.constexpr_function
@@ -55,22 +58,40 @@ def lanes_of(lanes, chunk):
     return min(lanes - 128 * chunk, 128)
 
 
+@gluon.constexpr_function
+def panels_of_chunk(head_size, c):
+    """Panels of 64 lanes of a tile's c-th chunk that a product reads."""
+    keys = chunks_of(head_size)
+    lanes = head_size - 128 * c if c < keys else head_size // 2 - 128 * (c - keys)
+    return 2 if lanes > 64 else 1
+
+
+@gluon.constexpr_function
+def own_boxes(loader, count, panel_count):
+    """How many of a chunk's boxes are this loader's, of `count` a panel."""
+    return sum(box % LOADERS.value == loader for box in range(count * panel_count))
+
+
+@gluon.constexpr_function
+def announcing(count):
+    """How many loaders have boxes of a chunk, of `count` a panel."""
+    return min(LOADERS.value, 2 * count)
+
+
 @gluon.jit
 def load_chunks(
-    CLAIMS: gl.constexpr, load, items, table, D: gl.constexpr,
+    LOADER: gl.constexpr, load, items, table, D: gl.constexpr,
     SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, SLOTS: gl.constexpr,
 ):  # fmt: skip
-    """Every tile of K, or of V, from an item's last to its first, by chunks. CLAIMS: K's loader, which asks for the
-    next item."""
-    caches, boxes, full, empty, page_rows = load
+    """Of every tile of K and V, from an item's last to its first, this loader's boxes of each chunk. The first loader
+    asks for the next item."""
+    keys, values, boxes, full, empty, page_rows = load
     ring, s_full, s_empty = items
     claim, block_table_ptr, table_stride = table
     N: gl.constexpr = TILE // BOX
-    BYTES: gl.constexpr = TILE * CHUNK * 2
-    FIRST: gl.constexpr = 0 if CLAIMS else chunks_of(D)
-    COUNT: gl.constexpr = chunks_of(D) if CLAIMS else chunks_of(D // 2)
+    KEYS: gl.constexpr = chunks_of(D)
     box = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
-    at = 0  # the next tile's first chunk
+    loaded = 0  # tiles
     n = 0
     seq = n
     while seq >= 0:
@@ -85,33 +106,55 @@ def load_chunks(
         mbarrier.arrive(s_empty.index(slot), count=1)
         if seq >= 0:
             kv_head = group // (2 * SHARERS)
+            first_lane = group % 2 * (D // 2)
             table_ptr = block_table_ptr + seq.to(gl.int64) * table_stride
-            ahead = find_boxes(stop - 1, table_ptr, last_key, page_rows, PAGE, BOX, TILE)
+            ahead = _find_pages(box, stop - 1, table_ptr, last_key, PAGE, BOX, TILE)
             ask = gl.maximum(stop - start - EARLY, 0)
             for i in range(0, stop - start):
-                rows = ahead
-                ahead = find_boxes(stop - 2 - i, table_ptr, last_key, page_rows, PAGE, BOX, TILE)
-                if CLAIMS:
+                j = stop - 1 - i
+                within = gl.maximum(gl.minimum(j * TILE + box * BOX, last_key), 0) % PAGE // BOX * BOX
+                key_rows = ahead * page_rows[0] + within
+                value_rows = ahead * page_rows[1] + within
+                ahead = _find_pages(box, j - 1, table_ptr, last_key, PAGE, BOX, TILE)
+                if LOADER == 0:
                     mbarrier.arrive(claim, count=1, pred=i == ask)
-                for c in gl.static_range(COUNT):
-                    place = (at + FIRST + c) % CHUNKS
-                    mbarrier.wait(empty.index(place), ((at + FIRST + c) // CHUNKS & 1) ^ 1)
-                    mbarrier.expect(full.index(place), BYTES)
-                    if CLAIMS or group % 2 == 0:
-                        _load_chunk(caches[0], boxes, full, place, box, rows, kv_head, c, N)
-                    else:
-                        _load_chunk(caches[1], boxes, full, place, box, rows, kv_head, c, N)
-                at += chunks_of_tile(D)
+                if announcing(N) > LOADER:
+                    for c in gl.static_range(chunks_of_tile(D)):
+                        place = c
+                        turn = loaded
+                        if chunks_of_tile(D) < CHUNKS:
+                            place = (loaded * chunks_of_tile(D) + c) % CHUNKS
+                            turn = (loaded * chunks_of_tile(D) + c) // CHUNKS
+                        mbarrier.wait(empty.index(place), (turn & 1) ^ 1)
+                        mbarrier.expect(full.index(place), own_boxes(LOADER, N, panels_of_chunk(D, c)) * BOX * 64 * 2)
+                        if c < KEYS:
+                            _load_boxes(LOADER, keys, boxes, full, place, box, key_rows, kv_head, c, c * CHUNK, D, N)
+                        else:
+                            lane = first_lane + (c - KEYS) * CHUNK
+                            _load_boxes(LOADER, values, boxes, full, place, box, value_rows, kv_head, c, lane, D, N)
+                loaded += 1
         n += 1
 
 
 @gluon.jit
-def _load_chunk(cache, boxes, full, place, box, rows, kv_head, c: gl.constexpr, N: gl.constexpr):
+def _find_pages(box, j, table_ptr, last_key, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr):
+    """The pages of tile j's boxes, as sm90_load.find_boxes."""
+    key = gl.maximum(gl.minimum(j * TILE + box * BOX, last_key), 0)
+    return gl.load(table_ptr + key // PAGE, mask=(box < TILE // BOX) & (last_key >= 0), other=0).to(gl.int32)
+
+
+@gluon.jit
+def _load_boxes(
+    LOADER: gl.constexpr, cache, boxes, full, place, box, rows, kv_head, c: gl.constexpr, lane, D: gl.constexpr,
+    N: gl.constexpr,
+):  # fmt: skip
+    """Of one box of keys both panels, as far as they are this loader's: one sum gives the row of both."""
     for b in gl.static_range(N):
         row = gl.sum(gl.where(box == b, rows, 0), 0)
-        for panel in gl.static_range(2):
-            into = boxes.index((place * 2 + panel) * N + b)
-            async_load(cache, [row, kv_head, c * CHUNK + panel * 64], full.index(place), into)
+        for panel in gl.static_range(panels_of_chunk(D, c)):
+            if (panel * N + b) % LOADERS == LOADER:
+                into = boxes.index((place * 2 + panel) * N + b)
+                async_load(cache, [row, kv_head, lane + panel * 64], full.index(place), into)
 
 
 @gluon.jit
@@ -309,8 +352,8 @@ def compute_wide(
 @gluon.jit(do_not_specialize=["total", "table_stride"])
 def sm90_wide_kernel(
     query, key_cache,  # as of sm90_prefill.py, whose arguments these are
-    value_cache_0, value_cache_1,  # descriptors of [rows, num_kv_heads, D / 2]: each share of V's lanes
-    out_0, out_1,  # the same of the output
+    value_cache,
+    out_0, out_1,  # descriptors of [num_tokens, num_query_heads, D / 2]: each share of V's lanes
     out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, scales,  # scales: not read, a cache of 8 bits has other heads
     plan_ptr, counters_ptr, block_table_ptr, total, softmax_scale, f, table_stride, page_rows, steps, lse_strides,
     acc_strides,
@@ -319,15 +362,16 @@ def sm90_wide_kernel(
     FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     DTYPE: gl.constexpr = out_ptr.dtype.element_ty
+    N: gl.constexpr = TILE // BOX
     Q_BOX: gl.constexpr = box_shape(GROUP)
     PANELS: gl.constexpr = tile_lanes(D) // 64
     Q_BOXES: gl.constexpr = PANELS * 128 // (Q_BOX[0] * Q_BOX[1])
     q_boxes = gl.allocate_shared_memory(DTYPE, [Q_BOXES, Q_BOX[0], Q_BOX[1], 64], panels(DTYPE, 64, 3))
-    boxes = gl.allocate_shared_memory(DTYPE, [CHUNKS * 2 * (TILE // BOX), BOX, 1, 64], key_cache.layout)
+    boxes = gl.allocate_shared_memory(DTYPE, [CHUNKS * 2 * N, BOX, 1, 64], key_cache.layout)
     tiles = reinterpret(boxes, DTYPE, [CHUNKS, TILE, CHUNK], panels(DTYPE, 64, 2))
-    full, empty = barriers(CHUNKS, 1, 2)
+    full, empty = barriers(CHUNKS, announcing(N), 2)
     entries = gl.allocate_shared_memory(gl.int32, [SLOTS, ENTRY], FLAT)
-    s_full, s_empty = barriers(SLOTS, 1, 5)
+    s_full, s_empty = barriers(SLOTS, 1, 3 + LOADERS)
     q_full, q_empty = barriers(1, 1, 2)
     items = (reinterpret(entries, gl.int32, [SLOTS * ENTRY, 1], FLAT), s_full, s_empty)
     rows = (q_boxes, q_full, q_empty)
@@ -340,8 +384,7 @@ def sm90_wide_kernel(
     plan = (plan_ptr, counters_ptr, total)
     chunks = (tiles, full, empty)
     table = (claim, block_table_ptr, table_stride)
-    k_load = ((key_cache,), boxes, full, empty, page_rows[0])
-    v_load = ((value_cache_0, value_cache_1), boxes, full, empty, page_rows[1])
+    load = (key_cache, value_cache, boxes, full, empty, page_rows)
     where = ((out_0, out_1), out_ptr, lse_ptr, parts, (steps[2], steps[3]), lse_strides, acc_strides)
     worth = (sinks_ptr, slopes_ptr, (f[0], f[1], softmax_scale * LOG2E))
     gl.warp_specialize(
@@ -352,11 +395,13 @@ def sm90_wide_kernel(
             (compute_wide, (
                 1, rows, chunks, v_clear, items, where, worth, D, GROUP, TOKENS, TILE, SLOTS, SPLIT, FEATURES, LSE,
             )),
-            (load_chunks, (True, k_load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
-            (load_chunks, (False, v_load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
+            (load_chunks, (0, load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
+            (load_chunks, (1, load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
+            (load_chunks, (2, load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
+            (load_chunks, (3, load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
             (load_queries, (query, (steps[0], steps[1]), rows, items, D, GROUP, TOKENS, PANELS, SLOTS, 1, 2)),
             (schedule, (plan, entries, items, claim, NUM_GROUPS * 2, SPLIT, SLOTS)),
         ],
-        worker_num_warps=[4, 1, 1, 1, 1],
-        worker_num_regs=[240, 24, 24, 24, 24],
+        worker_num_warps=[4, 1, 1, 1, 1, 1, 1],
+        worker_num_regs=[232, 24, 24, 24, 24, 24, 24],
     )  # fmt: skip

@@ -17,7 +17,7 @@ from common.spec.step_plan import COUNTERS
 from compare.competitors import registry
 from compilations import compilation
 from dsl_triton import parallel_softmax
-from dsl_triton.native import sm90_config, sm90_load
+from dsl_triton.native import sm90_config, sm90_load, sm90_wide
 from dsl_triton.native import sm90_prefill as native
 from dsl_triton.native.sm90_boxes import (
     OUT_LANES,
@@ -111,6 +111,19 @@ def test_sums_of_values_take_few_lanes_that_no_head_has(head_size, lanes):
     assert first + rest == lanes and first % 64 == 0 and rest <= first  # the second product begins with a panel
     assert (first == OUT_LANES and rest > 0) == (head_size > OUT_LANES)  # as store_beside stores them
     assert all(part & (part - 1) == 0 for part in (first, rest))
+
+
+@pytest.mark.parametrize("boxes", [1, 2, 4, 8], ids="{}-a-panel".format)
+@pytest.mark.parametrize("head_size", range(320, 513, 64))
+def test_each_box_of_a_chunk_has_one_loader_and_no_product_reads_another(head_size, boxes):
+    first, rest = sum_lanes(head_size // 2), rest_lanes(head_size // 2)
+    read = [sm90_wide.lanes_of(head_size, c) for c in range(sm90_wide.chunks_of(head_size))] + [first, rest]
+    assert len(read) == sm90_wide.chunks_of_tile(head_size) <= sm90_wide.CHUNKS.value
+    for c, lanes in enumerate(read):
+        panels = sm90_wide.panels_of_chunk(head_size, c)
+        own = [sm90_wide.own_boxes(loader, boxes, panels) for loader in range(sm90_wide.LOADERS.value)]
+        assert sum(own) == boxes * panels and 64 * panels >= lanes > 64 * (panels - 1)
+        assert not any(own[sm90_wide.announcing(boxes) :])
 
 
 @pytest.mark.parametrize("ratio", [*range(1, 17), 20, 24, 32, 64, 71])
