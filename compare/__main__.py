@@ -7,17 +7,16 @@ for is imported, and lists are read from the sources: a list does not wait for t
 
 import argparse
 import ast
-import difflib
 import importlib
 import itertools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common import versions
-from compare.exits import OK, Parser, ending
+from compare.exits import OK, Parser, ending, nearest
 from compare.identity import IMPORTED_FROM
 
 VERBS = {
@@ -119,9 +118,7 @@ def commands(words: Sequence[str]) -> list[Command] | str:
 def _of(known: Mapping[str, str], what: str, name: str) -> str:
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, 1, cutoff=0.4)
-    hint = f"; nearest: {near[0]}" if near else ""
-    raise UnknownName(f"{what}: found {name}, allowed {', '.join(known)}{hint}")
+    raise UnknownName(f"{what}: found {name}, allowed {', '.join(known)}{nearest(name, known, 1)}")
 
 
 def _listing(before: str, usage: str, about: str, known: Mapping[str, str]) -> str:
@@ -136,10 +133,6 @@ def _program() -> str:
     return "diptych" if Path(sys.argv[0]).stem == "diptych" else "python -m compare"
 
 
-def _worst(codes: Iterable[int]) -> int:
-    return max(codes, default=OK)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of a command line (compare.exits); of several pages the largest."""
 
@@ -149,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(found)
             return OK
         versions.admit("compare")
-        return _worst([command.run() for command in found])
+        return max([command.run() for command in found], default=OK)
 
     return ending(work, (UnknownName, versions.Unsuitable))
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 OK, WRONG, USAGE, NO_GPU, GATE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
@@ -81,6 +81,12 @@ def told(message: str, width: int) -> str:
     return head + textwrap.shorten(parts["allowed"], max(room, 40), placeholder=" ...")
 
 
+def nearest(found: str, names: Iterable[str], most: int = 3, cutoff: float = 0.4) -> str:
+    """`; nearest: a, b` for the end of a refusal; empty where no name is like `found`."""
+    near = difflib.get_close_matches(found, list(names), most, cutoff)
+    return f"; nearest: {', '.join(near)}" if near else ""
+
+
 class Parser(argparse.ArgumentParser):
     """argparse's parser, whose refusals are printed like every other error, without the list of options."""
 
@@ -107,15 +113,14 @@ class Parser(argparse.ArgumentParser):
     def unknown(self, given: str) -> str:
         options = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
         word = given.split()[0]
-        near = difflib.get_close_matches(word.partition("=")[0], options, 1, cutoff=0.5)
         if not word.startswith("-"):
             return f"arguments: found {given}, allowed none beside the options"
-        return f"option: found {word}, allowed those of --help" + (f"; nearest: {near[0]}" if near else "")
+        return f"option: found {word}, allowed those of --help{nearest(word.partition('=')[0], options, 1, 0.5)}"
 
     def no_choice(self, name: str, found: str, choices: str) -> str:
         allowed = [choice.strip("' ") for choice in choices.split(",")]
-        near = difflib.get_close_matches(found.strip("'"), allowed, 1, cutoff=0.5)
-        return f"{name}: found {found}, allowed {', '.join(allowed)}" + (f"; nearest: {near[0]}" if near else "")
+        near = nearest(found.strip("'"), allowed, 1, 0.5)
+        return f"{name}: found {found}, allowed {', '.join(allowed)}{near}"
 
 
 _ARGPARSES: tuple[tuple[str, Callable[..., str]], ...] = (

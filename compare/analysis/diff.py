@@ -46,17 +46,9 @@ RELATIVE = 0.05
 ABSOLUTE_US = 0.5  # the resolution of an event, and about what a graph node's launch varies by
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """relative: 0.05 is 5%. absolute_us: microseconds. floor: the noise between processes, 0 where unknown."""
-
-    relative: float = RELATIVE
-    absolute_us: float = ABSOLUTE_US
-    floor: float = 0.0
-
-    def of(self, us: float) -> float:
-        """The relative threshold of a cell that took `us` before."""
-        return max(self.relative, self.floor, self.absolute_us / us)
+def threshold(us: float, floor: float) -> float:
+    """The relative threshold of a cell that took `us` before. floor: the noise between processes, 0 where unknown."""
+    return max(RELATIVE, floor, ABSOLUTE_US / us)
 
 
 # Compare two runs: what became slower, faster, wrong, new or gone, and what changed that may explain it.
@@ -124,19 +116,16 @@ def ensure_comparable(before: RunData, after: RunData) -> None:
         raise Incomparable(f"GPU: found {both}; allowed runs that have one in common")
 
 
-def differences(
-    before: RunData, after: RunData, thresholds: Thresholds | None = None, unit: str | None = None
-) -> list[Difference]:
+def differences(before: RunData, after: RunData, floor: float = 0.0, unit: str | None = None) -> list[Difference]:
     """Every cell of either run, in their order. Raises Incomparable.
 
     unit: compare times relative to that kernel's in the same run and row, so that a slower machine is not a regression.
     """
     ensure_comparable(before, after)
-    thresholds = thresholds or Thresholds()
     found = []
     old, new = map(_by_gpu, (before, after))
     for gpu in dict.fromkeys([*old, *new]):
-        found += _of_gpu(gpu, old.get(gpu, []), new.get(gpu, []), thresholds, unit)
+        found += _of_gpu(gpu, old.get(gpu, []), new.get(gpu, []), floor, unit)
     return found
 
 
@@ -152,7 +141,7 @@ _Key = tuple[str, str]
 
 
 def _of_gpu(
-    gpu: str, before: Sequence[Record], after: Sequence[Record], thresholds: Thresholds, unit: str | None
+    gpu: str, before: Sequence[Record], after: Sequence[Record], floor: float, unit: str | None
 ) -> list[Difference]:
     old, new = _rows(before), _rows(after)
     times = verdict.series(before), verdict.series(after)
@@ -164,7 +153,7 @@ def _of_gpu(
             change = Change.REMOVED if rows[1] is None else Change.NEW
             found.append(Difference(gpu, here.workload, key[1], change, *(r.status if r else None for r in rows)))
         else:
-            found.append(_of_cell(gpu, rows, times, thresholds, None if key[1] == unit else unit))
+            found.append(_of_cell(gpu, rows, times, floor, None if key[1] == unit else unit))
     return found
 
 
@@ -182,7 +171,7 @@ def _of_cell(
     gpu: str,
     rows: tuple[Record, Record],
     times: tuple[Mapping[_Key, Series], Mapping[_Key, Series]],
-    thresholds: Thresholds,
+    floor: float,
     unit: str | None,
 ) -> Difference:
     """The difference of a cell that both runs have."""
@@ -201,7 +190,7 @@ def _of_cell(
     few = min(sum(map(len, each)) for each in samples) < stats.FEW
     ratio = (stats.few_ratio if few else stats.unpaired_ratio)(samples[1], samples[0])
     same_rounds = before.samples == after.samples  # the same rows: a wide interval leaves nothing open
-    outcome = Outcome.SAME if same_rounds else verdict.decide(ratio.inverse(), thresholds.of(before.median_us))
+    outcome = Outcome.SAME if same_rounds else verdict.decide(ratio.inverse(), threshold(before.median_us, floor))
     us = {"before_us": before.median_us, "after_us": after.median_us}
     return Difference(change=_OF_OUTCOME[outcome], ratio=ratio, **us, **known)
 
@@ -253,15 +242,15 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--all", action="store_true", help="print unchanged cells too")
 
 
-def limits(before: RunData, after: RunData) -> tuple[Thresholds, str]:
-    """(the thresholds with the noise floor of the run after, else before; a line about it). Raises NotNoise."""
+def limits(before: RunData, after: RunData) -> tuple[float, str]:
+    """(the noise floor of the run after, else before; a line about it). Raises NotNoise."""
     path = next((path for run in (after, before) if (path := run.folder / "noise.json").exists()), None)
     if path is None:
-        return Thresholds(), "noise floor: not measured with either run (python -m compare doctor)"
+        return 0.0, "noise floor: not measured with either run (python -m compare doctor)"
     found = noise.read(path)
     if found.contract != after.contract or (found.gpu != after.gpu and not after.manifest.get("parts")):
-        return Thresholds(), f"noise floor: that of {found.gpu} under {found.contract}, not used"
-    return Thresholds(floor=found.between), f"noise floor: {found.between:.2%} between processes, of {path}"
+        return 0.0, f"noise floor: that of {found.gpu} under {found.contract}, not used"
+    return found.between, f"noise floor: {found.between:.2%} between processes, of {path}"
 
 
 def select(found: Sequence[Difference], kernels: str | None, workload: str | None) -> list[Difference]:

@@ -23,10 +23,6 @@ from compare.record.store import Store
 HELP = "put several runs into one folder, with one report"
 
 
-class CannotMerge(ValueError):
-    """Runs that do not belong in one folder; the message names two of them and what differs."""
-
-
 def parts(run: RunData) -> list[RunData]:
     """The runs that a merged folder was made of, each with its rows; any other run is its own single part."""
     manifests = run.manifest.get("parts")
@@ -85,7 +81,7 @@ def _versions(manifests: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def merge(runs: Sequence[RunData], out: Path) -> Path:
-    """Write the merged folder and return it. Raises CannotMerge, Incomparable; CannotWrite where a run is."""
+    """Write the merged folder and return it. Raises Incomparable; CannotWrite where a run is."""
     pieces = [part for run in runs for part in parts(run)]
     ensure_alike(pieces)
     names = _names(pieces)
@@ -140,7 +136,7 @@ def _ensure_repetition(first: Record, whose: str, second: Record, name: str) -> 
     what = f"{first.kernel} on {first.workload.label}"
     prints = [record.fingerprint or "none" for record in (first, second)]
     why = ", ".join(changed(first, second)) or f"fingerprints {' and '.join(prints)}"
-    raise CannotMerge(f"{what}: found it in {whose} and in {name}, which differ ({why}); allowed repetitions")
+    raise Incomparable(f"{what}: found it in {whose} and in {name}, which differ ({why}); allowed repetitions")
 
 
 def _manifest(pieces: Sequence[RunData], names: Sequence[str], run_id: str, rows: int) -> dict[str, Any]:
@@ -170,12 +166,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the new folder")
 
 
-@refusing(NotARun, CannotMerge, Incomparable, run_folder.CannotWrite)
+@refusing(NotARun, Incomparable, run_folder.CannotWrite)
 def main(asked: argparse.Namespace) -> int:
-    """0; 2 for usage, for what is no run folder and for runs that do not belong together."""
     runs = [read(folder) for folder in asked.runs]
     if len(runs) < 2:
-        raise CannotMerge(f"runs: found {len(runs)}, allowed two or more")
+        raise Incomparable(f"runs: found {len(runs)}, allowed two or more")
     folder = merge(runs, asked.out)
     for run in runs:
         if run.note:

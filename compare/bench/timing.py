@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from compare import stats
@@ -258,11 +259,7 @@ def _precise(tracks: Sequence[Track], unit: int, precision: float) -> bool:
 
 def quantile(samples: Sequence[float], q: float) -> float:
     """The quantile, with linear interpolation between order statistics."""
-    ordered = sorted(samples)
-    at = q * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+    return float(np.quantile(samples, q))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import fnmatch
 import importlib
 import importlib.util
@@ -22,6 +21,7 @@ from common.spec.precision import Precision
 from common.versions import ensure
 from compare.competitors.functions import Function
 from compare.competitors.planning import Planning
+from compare.exits import nearest
 
 RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
 DSLS = ("triton", "helion")
@@ -63,15 +63,12 @@ BOUNDS = frozenset({"baseline/sdpa_dense", "baseline/cudnn_dense"})
 
 
 class UnknownKernel(ValueError):
-    """A kernel id outside the registry; `nearest` holds the ids most like it."""
+    """A kernel id outside the registry; the message holds the ids most like it."""
 
     def __init__(self, found: str) -> None:
-        self.found = found
-        self.nearest = tuple(difflib.get_close_matches(found, (*KERNELS, *_DERIVED), n=3, cutoff=0.4))
-        hint = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
         variants = f"all with @{PLANNING}, the own ones with @{', @'.join(VARIANTS)}"
-        allowed = f"{', '.join(KERNELS)}, globs of these, {variants}"
-        super().__init__(f"kernel: found {found!r}, allowed {allowed}, or package.module[:name]{hint}")
+        allowed = f"{', '.join(KERNELS)}, globs of these, {variants}, or package.module[:name]"
+        super().__init__(f"kernel: found {found!r}, allowed {allowed}{nearest(found, (*KERNELS, *_DERIVED))}")
 
 
 class Unavailable(ImportError):

@@ -209,7 +209,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 @refusing(runs.NotARun, OSError, ValueError, KeyError)
 def main(asked: argparse.Namespace) -> int:
-    """0; 1 where the page is out of date; 2 for a run or a report that cannot be read."""
     if asked.take:
         new = [json.dumps(taken(report, asked.where, asked.date)) for report in asked.take]
         with (FULL / "census.jsonl").open("a", encoding="utf-8") as out:

@@ -211,11 +211,9 @@ def render(text: str, results: Path) -> str:
     return BLOCK.sub(fill, text)
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    add_write(parser)
+options = add_write
 
 
 @refusing(NotARun, ValueError)
 def main(asked: argparse.Namespace) -> int:
-    """0; 1 where a page is not what the runs say; 2 for a run that is none."""
     return settle(PAGE, render(PAGE.read_text(encoding="utf-8"), RESULTS), "choosing", write=asked.write)

@@ -116,11 +116,9 @@ def texts() -> dict[Path, str]:
     return {PAGE: render(PAGE.read_text(encoding="utf-8")), ABLE: able, CASED: corners()}
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    add_write(parser)
+options = add_write
 
 
 @refusing(NoResults)
 def main(asked: argparse.Namespace) -> int:
-    """0; 1 where a page is not what the kernels say; 2 for a conformance run that cannot be read."""
     return settle_all(texts(), "features", write=asked.write)

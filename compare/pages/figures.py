@@ -169,8 +169,7 @@ def written(figures: dict[str, Figure]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    add_write(parser)
+options = add_write
 
 
 @refusing(NotARun, quoted.NoFigure)

@@ -213,7 +213,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 @refusing(NotARun)
 def main(asked: argparse.Namespace) -> int:
-    """0; 1 where the page or a picture is out of date; 2 for a broken run; 5 where a GPU has no history."""
     if asked.gpu:
         found = of_gpu(asked.gpu)
         if not found:

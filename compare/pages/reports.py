@@ -71,7 +71,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 @refusing(NotARun, OSError)
 def main(asked: argparse.Namespace) -> int:
-    """0; 1 where a report is out of date; 2 for a run that is none."""
     runs = [RESULTS / name for name in asked.runs.split(",")] if asked.runs else committed()
     new = dict(one for run in runs for one in written(run))
     if not asked.runs:

@@ -25,8 +25,8 @@ class Plan:
 
     @classmethod
     def of(cls, rows: RowOptions, where: WhereOptions, timing: TimingOptions) -> "Plan":
-        """The plan of a command line. Raises what its parts raise: UnknownGpu, UnknownKernel, UnknownSuite,
-        UnknownWorkload, TraceError, GrammarError, SpecError."""
+        """The plan of a command line. Raises what its parts raise: UnknownGpu, UnknownKernel,
+        GrammarError, SpecError."""
         now = situation(where.gpu, where.device)
         return cls.over(now, selection(rows, now), timing.contract(now.measure), where)
 

@@ -105,12 +105,11 @@ def settle(kept: Kept) -> None:
     path = kept.loaded.path
     if not kept.dropped and not kept.loaded.skipped:
         return
-    lines = Lines(path)  # nobody else writes meanwhile; this cuts a torn line
-    try:
-        _append(path.with_name(SUPERSEDED), _others(kept))
+    with Lines(path):  # nobody else writes meanwhile; this cuts a torn line
+        with Lines(path.with_name(SUPERSEDED)) as moved:
+            for line in _others(kept):
+                moved.append(line)
         put(path, "".join(f"{record.to_json()}\n" for record in kept.records))
-    finally:
-        lines.close()
 
 
 def _others(kept: Kept) -> list[str]:
@@ -118,15 +117,6 @@ def _others(kept: Kept) -> list[str]:
     data = kept.loaded.path.read_bytes().split(b"\n")
     bad = [data[skipped.line - 1] for skipped in kept.loaded.skipped if skipped.line - 1 < len(data) - 1]
     return [record.to_json() for record, _ in kept.dropped] + [line.decode("utf-8", "replace") for line in bad]
-
-
-def _append(path: Path, lines: Sequence[str]) -> None:
-    file = Lines(path)
-    try:
-        for line in lines:
-            file.append(line)
-    finally:
-        file.close()
 
 
 def finished(folder: Path) -> Loaded:

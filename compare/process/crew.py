@@ -56,9 +56,6 @@ class Crew:
 
     def close(self) -> None:
         """End the process."""
-        self._dismiss()
-
-    def _dismiss(self) -> None:
         if self._worker is not None:
             self._worker.end()
             self._worker = None
@@ -66,7 +63,7 @@ class Crew:
     def start(self) -> None:
         """Start the process if none is alive. It imports for seconds before it reads."""
         if self._worker is not None and self._worker.ended:  # it died while idle, so no cell is to blame
-            self._dismiss()
+            self.close()
         if self._worker is None:
             self._worker = Worker([*self.command, self.mode], environment(self.mode))
 
@@ -85,7 +82,7 @@ class Crew:
             while worker is not None and worker.event(min(self.limit_s, AHEAD_LIMIT_S))["event"] != "compiled":
                 pass
         except Lost:
-            self._dismiss()
+            self.close()
         return self._worker is not None
 
     def rest(self) -> int:
@@ -101,7 +98,7 @@ class Crew:
             while (event := worker.event(self.limit_s))["event"] != "resting":
                 pass
         except Lost:
-            self._dismiss()
+            self.close()
             return 0
         return event["held"]
 
@@ -122,14 +119,14 @@ class Crew:
             worker.tell(self._task(job))
             yield from self._listen(worker, cells)
         except Lost as lost:
-            self._dismiss()
+            self.close()
             # nothing begun and nothing finished: no cell alone is to blame, and trying again would not end
             blamed = [] if len(cells) < len(job.cells) else list(cells.values())
             for cell in [cells[worker.current]] if worker.current in cells else blamed:
                 fields = {"status": status_of(lost), "reason": lost.reason, "log_tail": lost.log_tail}
                 yield Outcome(cell, fields, worker.versions)
         except BaseException:  # Ctrl-C, or the reader stopped: end the process
-            self._dismiss()
+            self.close()
             raise
 
     def _task(self, job: Job) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -178,11 +179,8 @@ def side_by_side(crews: Sequence[Crew], jobs: Sequence[planned.Job]) -> Iterator
         return lambda taken: (outcome for job in taken for outcome in crew.run(job))
 
     cells = Jobs([job.only([cell.id]) for job in jobs for cell in job.cells], of=in_order)
-    pool: Pool[planned.Job, Outcome] = Pool(map(lane, crews), cells)
-    try:
+    with closing(Pool(map(lane, crews), cells)) as pool:
         yield from pool.results()
-    finally:
-        pool.close()
 
 
 @dataclass

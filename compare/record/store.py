@@ -16,6 +16,7 @@ from typing import Any
 
 from compare.record import packed
 from compare.record.records import Record
+from compare.record.whole import CannotWrite
 
 NAMED = 5  # bad lines that a message names; the others are counted
 
@@ -24,7 +25,7 @@ class Busy(OSError):
     """Another process appends to this file; the message names it."""
 
 
-class Lines:
+class Lines(contextlib.AbstractContextManager):
     """Appends lines to a file, one process at a time. Raises Busy; OSError where a line did not get to the disk."""
 
     def __init__(self, path: Path) -> None:
@@ -66,6 +67,9 @@ class Lines:
     def close(self) -> None:
         os.close(self._file)
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def _cut_torn_line(path: Path, file: int) -> int:
     """Truncate behind the last newline; returns the remaining length."""
@@ -76,56 +80,47 @@ def _cut_torn_line(path: Path, file: int) -> int:
     return end
 
 
-class Findings:
+class Findings(Lines):
     """A study's JSONL file, whose first line identifies the run: a later call of the same run goes on.
 
-    found: all findings in the file, including added ones. Raises ValueError for a file of another run; Busy.
+    found: all findings in the file, including added ones; `learn` is told each. Raises ValueError for a file of another
+    run; Busy.
     """
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lines = Lines(path)  # cuts a torn last line
+        super().__init__(path)  # cuts a torn last line
         lines = path.read_text(encoding="utf-8").splitlines()
         if not lines:
-            self._lines.append(json.dumps(head))
+            self.append(json.dumps(head))
         elif json.loads(lines[0]) != head:
-            self._lines.close()
+            self.close()
             raise ValueError(f"out: found {path} of {lines[0]}, allowed one of {json.dumps(head)}")
         self.found: list[dict[str, Any]] = [*map(json.loads, lines[1:])]
+        for found in self.found:
+            self.learn(found)
+
+    def learn(self, found: dict[str, Any]) -> None:
+        """What a study's own kind of findings makes of one."""
 
     def add(self, found: dict[str, Any]) -> None:
-        self._lines.append(json.dumps(found))
+        self.append(json.dumps(found))
         self.found.append(found)
-
-    def close(self) -> None:
-        self._lines.close()
+        self.learn(found)
 
 
-class CannotStore(OSError):
-    """A finished cell could not be written; the message names the file and says that the others are kept."""
-
-
-class Store:
-    """Appends records to a JSONL file: one line each, on the disk before `append` returns. Raises Busy, CannotStore."""
-
-    def __init__(self, path: Path) -> None:
-        self._lines = Lines(path)
+class Store(Lines):
+    """Appends records to a JSONL file: one line each, on the disk before `append` returns. Raises Busy, CannotWrite."""
 
     def append(self, record: Record) -> None:
         try:
-            self._lines.append(record.to_json())
+            super().append(record.to_json())
         except OSError as error:
-            path, cell = self._lines.path, f"{record.kernel} on {record.workload.label}"
-            raise CannotStore(
-                f"{path}: found `{error.strerror or error}` when {cell} was to be written; finished cells are kept,"
-                f" `--resume {path.parent}` goes on"
+            cell = f"{record.kernel} on {record.workload.label}"
+            raise CannotWrite(
+                f"{self.path}: found `{error.strerror or error}` when {cell} was to be written; finished cells are"
+                f" kept, `--resume {self.path.parent}` goes on"
             ) from error
-
-    def __enter__(self) -> "Store":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lines.close()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ no row has the times that it asks for.
 """
 
 import argparse
-import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ import pandas as pd
 
 from compare.analysis import means, merge
 from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read
-from compare.exits import NOTHING, OK, USAGE, refusing
+from compare.exits import NOTHING, OK, USAGE, nearest, refusing
 from compare.record.whole import put
 from compare.report import figures, glance, printed, render, verdicts
 from compare.report.sections import build
@@ -98,8 +97,7 @@ def _printed(asked: argparse.Namespace) -> int:
 
 def _near(unit: str, runs: Sequence[RunData]) -> str:
     timed = {record.kernel for run in runs for record in run.records if record.timing}
-    near = difflib.get_close_matches(unit, sorted(timed), 3, cutoff=0.4) if unit not in timed else []
-    return f"; nearest: {', '.join(near)}" if near else ""
+    return "" if unit in timed else nearest(unit, sorted(timed))
 
 
 def _lonely(asked: argparse.Namespace) -> str:
@@ -114,7 +112,6 @@ def _lonely(asked: argparse.Namespace) -> str:
 
 @refusing(NotARun, Incomparable, OSError)
 def main(asked: argparse.Namespace) -> int:
-    """0; 2 for usage, for what is no run folder, and for different contracts; 5 where --print finds nothing."""
     if wrong := _lonely(asked):
         print(wrong, file=sys.stderr)
         return USAGE

@@ -29,29 +29,24 @@ from compare.plan.plan import Plan
 from compare.record import folder as run_folder
 from compare.record.contract import Contract
 from compare.record.records import Record, Status, latest, write_manifest
-from compare.record.store import Busy, CannotStore, Store, load
+from compare.record.store import Busy, Store, load
 from compare.run import progress
 from compare.run.options import Options, parse
 from compare.run.rows import Rows
 from compare.workloads import GrammarError
-from compare.workloads.suites import SUITES, UnknownSuite, UnknownWorkload
-from compare.workloads.trace import TraceError
+from compare.workloads.suites import SUITES
 
 HELP = "check kernels against one spec, time the right ones, and report"
 
 _USAGE_ERRORS = (
     UnknownGpu,
     UnknownKernel,
-    UnknownSuite,
-    UnknownWorkload,
     GrammarError,
-    TraceError,
     SpecError,
     StrangerPackage,
     run_folder.CannotWrite,
     resume.CannotResume,
     Busy,
-    CannotStore,
     run_folder.NotARun,
 )
 _COULD_NOT_RUN = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_LARGE})

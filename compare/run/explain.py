@@ -183,7 +183,6 @@ def _pair(workload: Workload, kernels: Sequence[str], gpu: Gpu | None) -> int:
 
 @refusing(GrammarError, SpecError, gpus.UnknownGpu)
 def main(arguments: argparse.Namespace) -> int:
-    """0; 2 for an option or a batch that cannot be read; 5 where neither DSL can be imported."""
     row = _row(arguments)
     lens, shape, ask, told = row.lens, row.shape, row.ask, 0
     here = gpus.detect(0) if torch.cuda.is_available() else None

@@ -65,7 +65,6 @@ def compile_ahead(kernel: str, shape: AttentionShape, most: tuple[int, int, int]
 
 @refusing(SpecError, Unsuitable, GrammarError)
 def main(asked: argparse.Namespace) -> int:
-    """0; 2 usage, or a file that does not fit; 3 no GPU."""
     most = limits(asked.limits)
     shape = asked.shape and parse_shape(asked.shape, asked.block_size, asked.dtype)
     if asked.check:

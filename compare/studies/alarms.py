@@ -14,7 +14,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,7 @@ def _why(case: Asked, kernel: Right) -> str:
 
 def run(path: Path, head: dict[str, Any], processes: int = 1) -> Iterator[dict[str, Any]]:
     """Every case of a run, read from its file or judged now and added. Raises ValueError for a file of another run."""
-    with closing(Findings(path, head)) as kept:
+    with Findings(path, head) as kept:
         known = {found["case"]: found for found in kept.found}
         yield from known.values()
         names = list(enumerate(spread(head["runs"], head["share"], head["seed"], head["level"])))

@@ -30,12 +30,10 @@ from compare.record.folder import ROOT, NotARun
 from compare.record.records import Status
 from compare.run.options import parse
 from compare.workloads import GrammarError
-from compare.workloads.suites import UnknownSuite, UnknownWorkload
 
 HELP = "which commit made a row slower or wrong: git bisect by worktrees"
 LEAST = 0.05  # of the good commit's speed: what the bad one has to lose
 STEPS = 13  # doubling ones back from --bad
-UNKNOWN = (UnknownKernel, UnknownSuite, UnknownWorkload, GrammarError)
 JUDGED = (Status.OK, Status.INCORRECT, Status.NONDETERMINISTIC)
 
 
@@ -62,7 +60,7 @@ class Row:
         try:
             options = parse(self.asked)
             chosen = selection(options.rows, situation(options.where.gpu, options.where.device))
-        except UNKNOWN as error:
+        except (UnknownKernel, GrammarError) as error:
             raise CannotBisect(str(error)) from error
         kernels = [name for name in chosen.kernels if name != self.unit or name == self.kernel]
         for option, names in (("--row", [row.label for row in chosen.workloads]), ("--kernel", kernels)):
@@ -180,7 +178,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 @refusing(CannotBisect)
 def main(asked: argparse.Namespace) -> int:
-    """0 found; 1 only skipped commits are left; 2 usage, or nothing was lost; 3 no GPU for a speed; 130 interrupted."""
     if asked.what == "speed" and gpus.detect() is None:
         say("--what: found speed without a GPU, allowed right, or a machine with one")
         return NO_GPU

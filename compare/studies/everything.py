@@ -77,7 +77,6 @@ def options(new: argparse.ArgumentParser) -> None:
 
 @refusing(gpus.UnknownGpu, ValueError)
 def main(asked: argparse.Namespace) -> int:
-    """0 all parts ended well; 1 a wrong or crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted."""
     console, now = Console(), situation(asked.gpu, None)
     if not now.measure:
         console.print(f"{now.line}: nothing to measure", markup=False)

@@ -109,7 +109,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 @refusing(gpus.UnknownGpu)
 def main(asked: argparse.Namespace) -> int:
-    """0; 2 usage; 3 the GPU that is named is not here; 4 `call` exceeds the goal."""
     now = situation(asked.gpu, None)
     if not now.measure:
         print(f"{now.line}: host time is that of launches which happen")

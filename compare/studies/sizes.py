@@ -243,7 +243,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 @refusing(registry.UnknownKernel)
 def main(arguments: argparse.Namespace) -> int:
-    """0; 2 for a kernel that is none; 5 nothing selected."""
     chosen = [k for k in registry.select(arguments.kernels) if k in (*registry.OWN, *registry.ABLATIONS)]
     for row in rows(chosen):
         sizes = " ".join(f"{k}={v}" for k, v in row.items() if k not in ("kernel", "escapes"))

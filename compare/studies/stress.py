@@ -48,7 +48,6 @@ def options(new: argparse.ArgumentParser) -> None:
 
 @refusing(registry.UnknownKernel, GrammarError)
 def main(asked: argparse.Namespace) -> int:
-    """0 no bit changed; 1 one did; 2 usage."""
     kernels = registry.select(asked.kernels)
     row = Workload(asked.workload, parse_lens(asked.workload), parse_shape(asked.shape, 16, "bf16"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,6 +1,5 @@
 """The named suites: which rows a run measures."""
 
-import difflib
 import fnmatch
 import math
 from collections.abc import Callable
@@ -10,8 +9,9 @@ import torch
 
 from common.cases.ask import ENCODERS
 from common.spec import AttentionShape
+from compare.exits import nearest
 from compare.workloads.cost import cost
-from compare.workloads.workload import LLAMA_3_8B, SPECULATIVE_MAX, Ask, Workload, parse_lens, vary
+from compare.workloads.workload import LLAMA_3_8B, SPECULATIVE_MAX, Ask, GrammarError, Workload, parse_lens, vary
 
 # The suite `features`: three plain rows, and each of them again under one feature at a time.
 
@@ -278,24 +278,6 @@ def unseen(seed: int = 0, count: int = UNSEEN_ROWS) -> tuple[Workload, ...]:
 _KB = 1024
 
 
-class UnknownSuite(ValueError):
-    """A suite name outside the table; the message holds the nearest names."""
-
-    def __init__(self, found: str) -> None:
-        near = difflib.get_close_matches(found, SUITES, n=3, cutoff=0.4)
-        hint = f"; nearest: {', '.join(near)}" if near else ""
-        super().__init__(f"suite: found {found!r}, allowed {', '.join(SUITES)}{hint}")
-
-
-class UnknownWorkload(ValueError):
-    """A pattern that selects no row; the message holds the nearest labels."""
-
-    def __init__(self, found: str, labels: list[str]) -> None:
-        near = difflib.get_close_matches(found, labels, n=3, cutoff=0.4)
-        hint = f"; nearest: {', '.join(near)}" if near else ""
-        super().__init__(f"workload: found {found!r}, allowed globs of {', '.join(labels)}{hint}")
-
-
 def smoke(seed: int = 0) -> tuple[Workload, ...]:
     """Eight cells small enough for an interpreter on two cores, which together have every dtype."""
     half, brain, full = torch.float16, torch.bfloat16, torch.float32
@@ -418,9 +400,9 @@ SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
 
 
 def suite(name: str, seed: int = 0) -> tuple[Workload, ...]:
-    """The rows of a suite. Raises UnknownSuite."""
+    """The rows of a suite. Raises GrammarError with the nearest names."""
     if name not in SUITES:
-        raise UnknownSuite(name)
+        raise GrammarError(f"suite: found {name!r}, allowed {', '.join(SUITES)}{nearest(name, SUITES)}")
     return SUITES[name](seed)
 
 
@@ -430,8 +412,8 @@ def named(label: str, seed: int) -> Workload | None:
 
 
 def pick(rows: tuple[Workload, ...], patterns: str | None) -> tuple[Workload, ...]:
-    """The rows whose label matches one of the comma-separated globs; all for None. Raises UnknownWorkload where one
-    matches none."""
+    """The rows whose label matches one of the comma-separated globs; all for None. Raises GrammarError where one
+    matches none, with the nearest."""
     if patterns is None:
         return rows
     labels = [row.label for row in rows]
@@ -439,6 +421,7 @@ def pick(rows: tuple[Workload, ...], patterns: str | None) -> tuple[Workload, ..
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         found = fnmatch.filter(labels, pattern)
         if not found:
-            raise UnknownWorkload(pattern, labels)
+            allowed = f"globs of {', '.join(labels)}{nearest(pattern, labels)}"
+            raise GrammarError(f"workload: found {pattern!r}, allowed {allowed}")
         chosen.update(found)
     return tuple(row for row in rows if row.label in chosen)

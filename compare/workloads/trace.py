@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.spec import AttentionShape
-from compare.workloads.workload import Ask, Workload
+from compare.workloads.workload import Ask, GrammarError, Workload
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-
-
-class TraceError(ValueError):
-    """A trace that cannot be read; the message names the file and the line."""
 
 
 @dataclass(frozen=True)
@@ -64,26 +60,26 @@ def _shown(values: Iterable[object]) -> str:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, row) of the file. Raises TraceError for a file or header that cannot be read."""
+    """(line number, row) of the file. Raises GrammarError for a file or header that cannot be read."""
     try:
         file = open(path, newline="", encoding="utf-8-sig", errors="replace")  # noqa: SIM115 - closed by the with below
     except OSError as error:
-        raise TraceError(f"trace: found {path}, which cannot be read: {error.strerror}") from error
+        raise GrammarError(f"trace: found {path}, which cannot be read: {error.strerror}") from error
     with file:
         reader = csv.DictReader(file)
         try:
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
                 found = _shown(reader.fieldnames or ()) or "nothing"
-                raise TraceError(f"{path}, line 1: found {found}, allowed a header with {', '.join(COLUMNS)}")
+                raise GrammarError(f"{path}, line 1: found {found}, allowed a header with {', '.join(COLUMNS)}")
             for row in reader:
                 yield reader.line_num, row
         except csv.Error as error:
-            raise TraceError(f"{path}, line {reader.line_num + 1}: found {error}, allowed CSV") from error
+            raise GrammarError(f"{path}, line {reader.line_num + 1}: found {error}, allowed CSV") from error
 
 
 def read(path: Path) -> list[Request]:
-    """The requests of a trace in order of arrival. Raises TraceError naming the line."""
+    """The requests of a trace in order of arrival. Raises GrammarError naming the line."""
     found = []
     for line, row in _rows(path):
         try:
@@ -91,13 +87,13 @@ def read(path: Path) -> list[Request]:
             prompt, generated = int(row["ContextTokens"] or ""), int(row["GeneratedTokens"] or "")
         except (ValueError, TypeError):
             values = _shown(row[name] for name in COLUMNS)
-            raise TraceError(f"{path}, line {line}: found {values}, allowed a time stamp and two integers") from None
+            raise GrammarError(f"{path}, line {line}: found {values}, allowed a time stamp and two integers") from None
         if prompt < 0 or generated < 0:
-            raise TraceError(f"{path}, line {line}: found {prompt} and {generated} tokens, allowed 0 or more")
+            raise GrammarError(f"{path}, line {line}: found {prompt} and {generated} tokens, allowed 0 or more")
         if prompt and generated:
             found.append(Request(arrival, prompt, generated))
     if not found:
-        raise TraceError(f"{path}, line 1: found no request with tokens, allowed at least one")
+        raise GrammarError(f"{path}, line 1: found no request with tokens, allowed at least one")
     first = min(request.arrival for request in found)
     moved = [Request(request.arrival - first, request.prompt, request.generated) for request in found]
     return sorted(moved, key=lambda request: request.arrival)
@@ -175,12 +171,13 @@ def keep(steps: Iterable[Step], count: int) -> list[Step]:
 def workloads(
     path: str, rule: Rule, shape: AttentionShape, ask: Ask, seed: int
 ) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
-    """The kept steps as rows, labelled by number, sequences and KV tokens; and their description. Raises TraceError."""
+    """The kept steps as rows, labelled by number, sequences and KV tokens; and their description. Raises
+    GrammarError."""
     if rule.batches < 1:
-        raise TraceError(f"batches: found {rule.batches}, allowed at least 1")
+        raise GrammarError(f"batches: found {rule.batches}, allowed at least 1")
     for name in ("step_ms", "token_us"):
         if not 0.0 <= getattr(rule, name) < float("inf"):
-            raise TraceError(f"{name}: found {getattr(rule, name):g}, allowed a finite number of at least 0")
+            raise GrammarError(f"{name}: found {getattr(rule, name):g}, allowed a finite number of at least 0")
     requests = read(Path(path))
     steps = list(simulate(requests, rule))
     kept = keep(steps, rule.batches)

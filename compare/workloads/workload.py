@@ -5,7 +5,6 @@ groups, `q2k` is a whole prompt. A `~` behind a group varies its lengths: unifor
 """
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import re
@@ -20,6 +19,7 @@ from common.oracle.integrity import Guards
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.metadata import BatchStats
 from common.spec.paged_batch import DTYPES
+from compare.exits import nearest
 
 
 def out_dtype(shape: AttentionShape, scaled: bool) -> torch.dtype:
@@ -211,9 +211,8 @@ def parse_shape(text: str, block_size: int, dtype: str) -> AttentionShape:
     sizes = MODELS.get(text.lower())
     if sizes is None:
         if not re.fullmatch(r"[0-9]{1,5}:[0-9]{1,5}:[0-9]{1,5}", text):
-            near = difflib.get_close_matches(text.lower(), MODELS, n=3, cutoff=0.4)
-            hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise GrammarError(f"shape: found {text!r}, allowed heads:kv_heads:head_size or {', '.join(MODELS)}{hint}")
+            allowed = f"heads:kv_heads:head_size or {', '.join(MODELS)}{nearest(text.lower(), MODELS)}"
+            raise GrammarError(f"shape: found {text!r}, allowed {allowed}")
         sizes = tuple(int(part) for part in text.split(":"))
     if dtype not in DTYPE_NAMES:
         raise GrammarError(f"dtype: found {dtype!r}, allowed {', '.join(DTYPE_NAMES)}")

@@ -1,18 +1,29 @@
-"""What is chosen, and the spaces, are legal for every GPU of the table, head size and batch; no GPU needed."""
+"""What is chosen, and the spaces, are legal for every GPU of the table, head size and batch; no GPU needed. A call runs
+what is chosen for a GPU that is not here; and what choices have to be whatever was learned."""
 
 import dataclasses
 import itertools
+import os
 import warnings
 
 import pytest
 import torch
 import triton
 
+from calls import assert_right, exact, tensors
 from common import gpus
+from common.cases.batch import make_batch
 from common.cases.named import CASES
-from common.spec import AttentionShape
-from common.spec.metadata import BatchStats
+from common.choice import columns
+from common.gpus import resolve
+from common.serving.call import PagedAttention
+from common.serving.choice import NO_GPU
+from common.serving.grid import decided_by
+from common.spec import AttentionShape, Features
+from common.spec.metadata import EVERY_KEY, BatchStats
 from compare.competitors import registry
+from dsl_helion import auto as helion_auto
+from dsl_triton import auto
 from dsls import in_helion
 from eight_bit_cases import DECODES, SHAPE, STORED
 from kernel_cases import conform
@@ -118,3 +129,62 @@ def test_what_is_chosen_for_decodes_over_8_bits_is_right(dsl, case) -> None:
     config = family(dsl).named("parallel_softmax", SHAPE, DECODES, H200, "learned").config
     plain = {"num_segments": 3} | ({"overlap": False} if dsl.name == "triton" else {})
     conform(dsl.module("parallel_softmax"), case, dataclasses.replace(config, **plain))
+
+
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize(("seqs", "kv_heads", "keys"), [(17, 4, 4582), (13, 1, 2299), (11, 8, 3000), (5, 4, 9000)])
+def test_segments_of_few_decodes_never_begin_a_second_wave(seqs, kv_heads, keys):
+    """17 decodes of 4 KV heads in 16 segments were 1,088 programs on 1,056 slots: 37.3 us, in 15 34.2."""
+    shape = AttentionShape(4 * kv_heads, kv_heads, 128, 16, BF16, kv_dtype=FP8)
+    stats = decided_by(BatchStats.of([(1, keys)] * seqs))
+    choice = auto.FAMILY.choose(shape, stats, resolve("h200"), frozenset())
+    batch = columns.batches([(shape, stats, resolve("h200"))])
+    made = columns.configs([(choice.kernel, dataclasses.asdict(choice.config))], "triton")
+    _, short = columns.launches(batch, made)
+    assert choice.config.num_segments > 1 and short.waves[0] == 1
+
+
+@pytest.mark.parametrize("lanes", [16, 64, 80, 96, 128, 192, 256, 512])
+@pytest.mark.parametrize("lens", [[(1, 9)], [(1, 900)] * 3, [(4, 3000)], [(20, 600)], [(600, 600), (1, 5)], [(40, 40)]])
+def test_a_machine_without_a_gpu_gets_a_choice_for_every_size_of_head(lanes, lens):
+    shape, stats = AttentionShape(2, 1, lanes, 16, BF16), decided_by(BatchStats.of(lens))
+    assert auto.FAMILY.choose(shape, stats, None, frozenset()).provenance == NO_GPU
+
+
+@pytest.mark.parametrize("lens", [[(40, 4000)] * 300, [(186, 186)] * 300, [(20, 900), (1, 9000)]])
+@pytest.mark.parametrize("family", [auto.FAMILY, helion_auto.FAMILY], ids=["triton", "helion"])
+def test_a_machine_without_a_gpu_gets_a_choice_for_many_chunks_in_large_pages(family, lens):
+    shape = AttentionShape(8, 1, 80, 64, BF16)
+    assert family.choose(shape, decided_by(BatchStats.of(lens)), None, frozenset()).provenance == NO_GPU
+
+
+def interpretable(config):
+    """A config without what no CPU does, launches that overlap, and with a grid of few programs."""
+    if not dataclasses.is_dataclass(config):
+        return config
+    plain = {field.name: interpretable(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    few = {"overlap": False, "copy_programs": 4}
+    return dataclasses.replace(config, **plain | {field: few[field] for field in few if field in plain})
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="compiled kernels: tests/gpu")
+def test_the_public_call_runs_what_is_chosen(monkeypatch):
+    """As if the H200 were here: decodes, drafts and many short prompts, of few heads."""
+    gpu, auto, met = resolve("h200"), registry.load("triton/auto"), set()
+    choose = auto.FAMILY.choose
+
+    def chosen(shape, stats, _, needs=frozenset(), heuristics="tree", sees=EVERY_KEY):
+        choice = choose(shape, stats, gpu, needs, heuristics, sees)
+        met.add(choice.kernel)
+        return dataclasses.replace(choice, config=interpretable(choice.config))
+
+    monkeypatch.setattr(auto.FAMILY, "choose", chosen)
+    call, shape = PagedAttention(auto.FAMILY), AttentionShape(2, 1, 128, 16, torch.bfloat16)
+    many = [(20, 20)] * 33
+    for lens in ([(1, 300)] * 9, [(20, 20)] * 2 + [(1, 40)], [(60, 60), (33, 90)], [(17, 40)] * 3, many):
+        batch = make_batch(lens, shape)
+        out = call(**tensors(batch), **exact(batch))
+        assert_right(out, None, batch, Features(), auto.CONTRACT)
+    assert met

@@ -87,7 +87,7 @@ def engines_of(text: str) -> list[tuple[str, str]]:
 
 
 def requests_of(path: Path, count: int, longest: int) -> list[tuple[int, int]]:
-    """(prompt, generated) of the first requests of a trace that fit. Raises trace.TraceError."""
+    """(prompt, generated) of the first requests of a trace that fit. Raises GrammarError."""
     fitting = [(one.prompt, one.generated) for one in trace.read(path) if one.prompt + one.generated <= longest]
     return [one for one in fitting if min(one) > 0][:count]
 
@@ -98,11 +98,12 @@ def versions() -> dict[str, str]:
     return found | {"torch": torch.__version__}
 
 
-class Run:
+class Run(Lines):
     """The rows of a folder, and which steps are still to be measured."""
 
     def __init__(self, out: Path, source: str, made_by: dict[str, str]) -> None:
-        self._file, self.source, self._made_by = Lines(out / LINES), source, made_by
+        super().__init__(out / LINES)
+        self.source, self._made_by = source, made_by
         self.rows = page.read(out / LINES)
         self._mutex = threading.Lock()
 
@@ -127,11 +128,8 @@ class Run:
     def add(self, row: dict[str, Any]) -> None:
         with self._mutex:
             line = row | {"source": self.source}
-            self._file.append(json.dumps(line, separators=(",", ":")))
+            self.append(json.dumps(line, separators=(",", ":")))
             self.rows.append(line)
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def _left(rows: Sequence[dict[str, Any]], task: dict[str, Any], part: str, number: int, lengths: list[int]) -> Any:
@@ -257,7 +255,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock: Path) -> list[dict[str, Any]]:
-    """The tasks of all engines' processes. Raises SpecError, trace.TraceError, ValueError."""
+    """The tasks of all engines' processes. Raises SpecError, GrammarError, ValueError."""
     lengths = sorted({int(n) for n in asked.lengths.split(",")})
     parts = [part.strip() for part in asked.parts.split(",")]
     for part in parts:
@@ -291,7 +289,6 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
 
 @refusing(ValueError, Unsuitable, Busy, run_folder.CannotWrite)
 def main(asked: argparse.Namespace) -> int:
-    """0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed."""
     begin, now = time.time(), situation(asked.gpu, None)
     out = asked.out or run_folder.ROOT / "docs" / "results" / (now.name if now.target else "h200") / "engine"
     tasks = [] if asked.render else tasks_of(asked, engines_of(asked.engines), out / "gpu.lock")

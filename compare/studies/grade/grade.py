@@ -16,7 +16,6 @@ import signal
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,38 +39,25 @@ BEGIN = "query-15-16-17"  # the case that is asked first
 STYLES = {RIGHT: "green", UNJUDGED: "yellow", CHEAT: "bold red"}
 
 
-class NoCandidates(ValueError):
-    """There is no such folder, or it has no file to judge."""
-
-
 def candidates(folder: Path) -> list[Candidate]:
     """The files NAME.py in the folder and below, sorted, except names that begin with an underscore. Raises
-    NoCandidates."""
+    ValueError where there is none."""
     paths = [path for path in sorted(folder.rglob("*.py")) if path.is_file() and not path.name.startswith("_")]
     if not paths:
-        raise NoCandidates(f"folder: found {folder}, allowed one with files NAME.py")
+        raise ValueError(f"folder: found {folder}, allowed one with files NAME.py")
     return [Candidate(str(path.relative_to(folder)), path.read_bytes()) for path in paths]
 
 
-class Grades:
+class Grades(Findings):
     """The file of a run: lines of verdicts, by the candidate's hash, and of times. Raises ValueError for a file of
     another run; Busy."""
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
-        self._kept = Findings(path, head)
         self.of: dict[str, dict[str, Any]] = {}
-        for line in self._kept.found:
-            self._take(line)
+        super().__init__(path, head)
 
-    def _take(self, line: dict[str, Any]) -> None:
-        self.of[line["sha256"]] = self.of.get(line["sha256"], {}) | line
-
-    def add(self, line: dict[str, Any]) -> None:
-        self._kept.add(line)
-        self._take(line)
-
-    def close(self) -> None:
-        self._kept.close()
+    def learn(self, found: dict[str, Any]) -> None:
+        self.of[found["sha256"]] = self.of.get(found["sha256"], {}) | found
 
 
 def judge(
@@ -155,7 +141,7 @@ def main(asked: argparse.Namespace) -> int:
     except (ValueError, Busy) as error:
         say(error)
         return USAGE
-    with closing(grades):
+    with grades:
         judge(given, grades, asked.entry, asks, words, jobs)
         if torch.cuda.is_available():
             for one in given:

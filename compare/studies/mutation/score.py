@@ -41,7 +41,7 @@ EXACTS = 150  # such cases: they tell which sum in another order alone
 PLAIN = "sequence-1"  # a kernel that raises here is no kernel: it is not counted
 
 
-class Lives:
+class Lives(Findings):
     """Which kernels live, case by case; kept in a file as it is found. A kernel lives until a case rejects it.
 
     Raises ValueError for a file of another run; Busy.
@@ -55,19 +55,13 @@ class Lives:
         self.apart: set[int] = set()  # wrong without their limit
         self.inexact: set[int] = set()  # not the right one where nothing is rounded
         self.done: set[str] = set()
-        head = {"count": count, "seed": seed, "axes": of_axes, "draw": draw}
-        self._kept = Findings(path, head)
-        for found in self._kept.found:
-            self._learn(found)
-
-    def close(self) -> None:
-        self._kept.close()
+        super().__init__(path, {"count": count, "seed": seed, "axes": of_axes, "draw": draw})
 
     @property
     def total(self) -> int:
         return self.count + self.of_axes
 
-    def _learn(self, found: dict[str, Any]) -> None:
+    def learn(self, found: dict[str, Any]) -> None:
         case = found["case"]
         self.done.add(case)
         for word, numbers in ((WHOLE, self.apart), (EXACT, self.inexact)):
@@ -79,10 +73,6 @@ class Lives:
             self.kills.setdefault(int(number), set()).add(case)
             if case == PLAIN and why.startswith("raised"):
                 self.never.add(int(number))
-
-    def keep(self, found: dict[str, Any]) -> None:
-        self._kept.add(found)
-        self._learn(found)
 
     def alive(self) -> list[int]:
         return [number for number in range(self.total) if number not in self.never | self.kills.keys()]
@@ -152,14 +142,11 @@ def _lane(lives: Lives, numbers: Callable[[], list[int]]) -> Any:
 def run(lives: Lives, names: list[str], workers: int, numbers: Callable[[], list[int]] | None = None) -> None:
     """Ask each case of the kernels that are alive when it begins, or of those in `numbers`."""
     left = [name for name in names if name not in lives.done]
-    pool: Pool = Pool([_lane(lives, numbers or lives.alive) for _ in range(workers)], Jobs(left, of=in_order))
-    try:
+    with closing(Pool([_lane(lives, numbers or lives.alive) for _ in range(workers)], Jobs(left, of=in_order))) as pool:
         for number, found in enumerate(pool.results(), 1):
-            lives.keep(found)
+            lives.add(found)
             if number % 20 == 0:
                 print(f"{number} of {len(left)} cases, {len(lives.alive())} live", file=sys.stderr, flush=True)
-    finally:
-        pool.close()
 
 
 def in_turn(level: str, draw: int = 0) -> list[str]:
@@ -230,6 +217,6 @@ def main(asked: argparse.Namespace) -> int:
     except (ValueError, Busy) as error:
         say(error)
         return USAGE
-    with closing(lives):
+    with lives:
         score(lives, asked)
     return OK

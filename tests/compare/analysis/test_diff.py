@@ -8,7 +8,7 @@ import pytest
 import synthetic_run
 from compare.__main__ import main as diptych
 from compare.analysis import diff
-from compare.analysis.diff import Change, Thresholds
+from compare.analysis.diff import Change
 from compare.analysis.runs import read
 from compare.record.noise import Noise
 from compare.record.records import Status
@@ -82,12 +82,12 @@ def test_new_and_removed_cells_are_said_and_fail_nothing(tmp_path, two, capsys):
     assert diptych(["diff", str(two[0]), str(after), "--fail-on", "regress"]) == 0
 
 
-def test_a_change_of_less_than_the_absolute_threshold_is_none(tmp_path):
+def test_a_change_of_less_than_the_absolute_threshold_is_none(tmp_path, monkeypatch):
     """Ten percent of 3 us are below the resolution of an event."""
     one, other = (run_at(tmp_path / str(f), rows(DECODE, {"triton/auto": f}, us=3.0, within=0.001)) for f in (1.0, 1.1))
     assert [d.change for d in found(one, other).values()] == [Change.SAME]
-    strict = Thresholds(absolute_us=0.01)
-    assert [d.change for d in found(one, other, thresholds=strict).values()] == [Change.REGRESS]
+    monkeypatch.setattr(diff, "ABSOLUTE_US", 0.01)
+    assert [d.change for d in found(one, other).values()] == [Change.REGRESS]
 
 
 def test_the_noise_floor_of_the_run_raises_the_threshold(tmp_path, two, capsys):

@@ -1,4 +1,5 @@
 import itertools
+import statistics
 import sys
 from itertools import pairwise
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from compare.bench import nvidia, timing
-from compare.bench.timing import Against, Track, interleave, partition, quantile, round_order, summarise, width
+from compare.bench.timing import Against, Track, interleave, partition, round_order, summarise, width
 
 
 class Fake:
@@ -131,12 +132,6 @@ def test_nothing_to_time_takes_no_round():
     assert interleave([], 1.0) == 0
 
 
-def test_quantiles_interpolate():
-    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert quantile([0.0, 10.0], 0.05) == pytest.approx(0.5)
-    assert quantile([4.0], 0.95) == 4.0
-
-
 def test_a_summary_counts_distinct_page_sets():
     runner = Fake([0.0], 10.0, parts=[(0, 1, 2, 0, 1, 2)])
     taken = summarise(runner, [10.0, 11.0, 12.0], 1 << 29, Against("", None))
@@ -166,7 +161,7 @@ def test_one_after_another_takes_sides_and_turns_do_not():
     clock[0] = 0.0
     tracks = [Track(name, Drooping(clock, 100.0), []) for name in "ab"]
     interleave(tracks, 10.0, precision=1e-9, now=lambda: clock[0])
-    ratio = quantile([b / a for a, b in zip(tracks[0].samples, tracks[1].samples, strict=True)], 0.5)
+    ratio = statistics.median(b / a for a, b in zip(tracks[0].samples, tracks[1].samples, strict=True))
     print(f"equal kernels on a clock that droops by 15%: {means[1] / means[0] - 1:.1%} apart one after another,")
     print(f"{ratio - 1:.2%} in turns")
     assert means[1] / means[0] > 1.05 and abs(ratio - 1) < 0.002

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import threading
 import weakref
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from compare.bench.task import free_memory
 from compare.plan.job import jobs
 from compare.process import crew as crew_module
 from compare.process.crew import Crew
+from compare.process.pool import Jobs, Pool, in_order
 from compare.record.records import Status
 from compare.workloads.suites import pick, suite
 
@@ -182,3 +184,17 @@ def test_one_that_died_before_it_was_asked_is_no_error():
     crew.compile_ahead([job("honest")])
     assert not crew.ready()
     crew.close()
+
+
+class OneByOne(Pool):
+    """A lane begins when the one before it has had its time, as on a machine with much else to do."""
+
+    def _begin(self, lane):
+        thread = threading.Thread(target=self._work, args=(lane,), daemon=True)
+        thread.start()
+        thread.join(0.3)
+
+
+def test_a_lane_that_ends_before_the_next_begins_takes_nothing_along():
+    pool = OneByOne([lambda taken: iter(()), iter], Jobs([1, 2, 3], of=in_order))
+    assert list(pool.results()) == [1, 2, 3]

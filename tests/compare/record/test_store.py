@@ -1,7 +1,7 @@
 """Whatever ends a run - a kill, a full disk, a signal between two writes - finished cells stay and torn lines go."""
 
-import contextlib
 import errno
+import lzma
 import os
 import random
 import resource
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from compare.record import store
-from compare.record.store import Busy, Store, load, read_records
+from compare.record import packed, store
+from compare.record.store import Busy, Lines, Store, load, read_records
 from row_producer import record
 
 HERE = Path(__file__).parents[2] / "support"
@@ -149,7 +149,7 @@ def test_ctrl_c_while_the_disk_is_waited_for_keeps_the_whole_line(tmp_path, monk
 def test_two_runs_do_not_write_to_one_file(tmp_path):
     with Store(tmp_path / "cells.jsonl"), pytest.raises(Busy, match="another process"):
         Store(tmp_path / "cells.jsonl")
-    with contextlib.closing(store.Lines(tmp_path / "cells.jsonl")):
+    with store.Lines(tmp_path / "cells.jsonl"):
         pass
 
 
@@ -158,3 +158,25 @@ def test_who_needs_a_whole_file_hears_the_line(tmp_path):
     path.write_text(record(0).to_json() + "\n{}\n" + record(1).to_json() + "\n")
     with pytest.raises(ValueError, match="line 2: schema"):
         read_records(path)
+
+
+def test_a_compressed_log_is_read_as_itself(tmp_path):
+    path = tmp_path / "cells.jsonl"
+    assert not packed.there(path)
+    (tmp_path / "cells.jsonl.xz").write_bytes(lzma.compress(b"one\ntwo\n"))
+    assert packed.there(path) and packed.read_bytes(path) == b"one\ntwo\n"
+
+
+def test_who_writes_on_unpacks_it_first(tmp_path):
+    path = tmp_path / "cells.jsonl"
+    (tmp_path / "cells.jsonl.xz").write_bytes(lzma.compress(b"one\n"))
+    lines = Lines(path)
+    lines.append("two")
+    lines.close()
+    assert path.read_bytes() == b"one\ntwo\n" and [one.name for one in tmp_path.iterdir()] == ["cells.jsonl"]
+
+
+def test_a_torn_file_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "cells.jsonl.xz").write_bytes(lzma.compress(b"one\n")[:-8])
+    with pytest.raises(OSError, match=r"cells\.jsonl\.xz"):
+        packed.read_bytes(tmp_path / "cells.jsonl")

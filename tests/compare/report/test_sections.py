@@ -1,14 +1,17 @@
-"""The sections about a GPU that is not here, whose figures are no times, and about the seats of a fleet."""
+"""Sections about a GPU that is not here, whose figures are no times; what such a run shows of measured speed, marked as
+another machine's; and seats."""
 
 from pathlib import Path
 
 import pytest
 
-from compare.analysis.runs import RunData
+from compare.analysis import committed
+from compare.analysis.runs import RunData, read
 from compare.record.records import Evidence, Status
+from compare.report import report
 from compare.report.blocks import Fold
 from compare.report.sections import absent, seats
-from synthetic_run import checked, failed, workload
+from synthetic_run import checked, failed, timed_run, workload, write
 
 GPU = {"name": "mi300", "title": "AMD Instinct MI300X", "present": False}
 LOOP = {"matrix": {"mfma 32x32x8": 32}, "loads": {"128": 4, "32": 4}, "barriers": 2, "waits": 18}
@@ -69,3 +72,35 @@ def test_the_report_says_which_gpu_timed_what():
     assert ["`a:0`", "GPU-1", 12, "+0.12%", "-0.40%", 9] in made.blocks[2].body
     assert "b:0: died" in made.blocks[3].lines[0]
     assert seats(RunData(Path("run"), {}, [])) is None
+
+
+@pytest.fixture
+def interpreted(tmp_path):
+    return write(tmp_path / "run", [checked(workload("q1s512", "decode", 1, 1, 512), "triton/naive", 0.5)])
+
+
+def test_a_run_without_a_gpu_shows_the_committed_speeds_on_one_page(interpreted):
+    found = committed.headline()
+    text = report.write(interpreted).read_text()
+    assert f"\n# Correctness on this machine; speeds measured on an {found.gpu} on {found.day}\n" in text
+    assert "**Not of this machine.**" in text
+    for kind, *cells in found.body:
+        assert f"| {kind} | {' | '.join(cells)} |" in text
+
+
+def test_the_committed_speeds_are_those_of_the_table():
+    assert [line[0] for line in committed.headline().body] == list(committed.KINDS)
+    assert committed.headline().day.startswith("20")
+
+
+def test_a_run_with_times_shows_its_own_alone(tmp_path):
+    timed_run(tmp_path / "run")
+    assert read(tmp_path / "run").elsewhere is None
+    assert "Not of this machine" not in report.write(tmp_path / "run").read_text()
+
+
+def test_without_the_sources_there_is_nothing_to_show(interpreted, tmp_path, monkeypatch):
+    monkeypatch.setattr(committed, "TABLE", tmp_path / "none.toml")
+    committed.headline.cache_clear()
+    assert "\n# Paged attention: peers on no GPU\n" in report.write(interpreted).read_text()
+    committed.headline.cache_clear()

@@ -3,15 +3,13 @@
 Line numbers stay out of the code (TRITON_DISABLE_LINE_INFO); whoever cuts a branch moves the lines behind it.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from cut_sources import ABSENT, write_family
 
+from children import answer
 from compare.process.crew import environment
 
 CHILD = Path(__file__).with_name("features_off_child.py")
@@ -26,11 +24,8 @@ def compiled(root: Path, kernel: str, features: Iterable[str]) -> dict[str, dict
     assert min(branches.values()) > 0, branches
     copies = ["dsl_triton", *(PACKAGES[feature] for feature in features)]
     asked = ["dsl_triton:softcap", PACKAGES["softcap"] + ":softcap"]
-    command = [sys.executable, str(CHILD), str(root), kernel, *copies, *asked]
     known = environment("compile") | {"TRITON_DISABLE_LINE_INFO": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, env=known, timeout=900)
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    return json.loads(done.stdout)
+    return answer([str(CHILD), str(root), kernel, *copies, *asked], known, 900)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def asked(folder, *words):
 
 def test_the_dead_are_kept_and_found_again(tmp_path):
     first = lives(tmp_path)
-    first.keep({"case": PLAIN, "killed": {"3": "raised NameError", "4": "call 1: W"}, "differs": [5]})
+    first.add({"case": PLAIN, "killed": {"3": "raised NameError", "4": "call 1: W"}, "differs": [5]})
     first.close()
     again = lives(tmp_path)
     assert (again.kills, again.differ, again.done) == (first.kills, {5}, {PLAIN})
@@ -47,8 +47,8 @@ def test_a_folder_that_another_process_writes_to_is_refused(tmp_path, capsys):
 
 def test_the_table_counts_those_that_run_and_are_not_equivalent(tmp_path):
     found = lives(tmp_path)
-    found.keep({"case": PLAIN, "killed": {"0": "raised NameError", "1": "call 1"}, "differs": [2, 9]})
-    found.keep({"case": "axes-400", "killed": {"2": "call 1"}, "differs": list(range(4, 40))})
+    found.add({"case": PLAIN, "killed": {"0": "raised NameError", "1": "call 1"}, "differs": [2, 9]})
+    found.add({"case": "axes-400", "killed": {"2": "call 1"}, "differs": list(range(4, 40))})
     run, lines = score.found(found, {"smoke": [PLAIN], "full": [PLAIN, "axes-400", "axes-401"]})
     assert run["cases"] == {"smoke": [1, 1], "full": [2, 3]} and run["drawn"] == 40
     rows = table.table(lines, run["cases"]).splitlines()
@@ -58,8 +58,8 @@ def test_the_table_counts_those_that_run_and_are_not_equivalent(tmp_path):
 
 def test_what_lives_is_told_with_what_it_dies_of_later(tmp_path):
     found = lives(tmp_path)
-    found.keep({"case": PLAIN, "killed": {"1": "call 1"}, "differs": [2, 9]})
-    found.keep({"case": "axes-400", "killed": {"2": "call 1"}, "differs": []})
+    found.add({"case": PLAIN, "killed": {"1": "call 1"}, "differs": [2, 9]})
+    found.add({"case": "axes-400", "killed": {"2": "call 1"}, "differs": []})
     _, lines = score.found(found, {"smoke": [PLAIN], "full": ["axes-400"]})
     table.write(tmp_path / score.MUTANTS, {}, lines)
     kept = table.read(tmp_path / score.MUTANTS)[1]
@@ -71,14 +71,14 @@ def test_what_lives_is_told_with_what_it_dies_of_later(tmp_path):
 def test_a_limited_one_that_is_wrong_without_its_limit_is_not_equivalent(tmp_path):
     found = lives(tmp_path)
     assert found.same == list(range(40))
-    found.keep({"case": score.WHOLE + PLAIN, "killed": {"7": "call 1"}, "differs": [8]})
+    found.add({"case": score.WHOLE + PLAIN, "killed": {"7": "call 1"}, "differs": [8]})
     assert found.apart == {7} and 7 not in found.same and 7 in found.alive() and 8 in found.same
 
 
 def test_one_that_sums_in_another_order_alone_is_equivalent(tmp_path):
     found = lives(tmp_path)
-    found.keep({"case": PLAIN, "killed": {"1": "call 1"}, "differs": [2, 9]})
-    found.keep({"case": score.EXACT + PLAIN, "killed": {"9": "other out in float64"}, "differs": []})
+    found.add({"case": PLAIN, "killed": {"1": "call 1"}, "differs": [2, 9]})
+    found.add({"case": score.EXACT + PLAIN, "killed": {"9": "other out in float64"}, "differs": []})
     _, lines = score.found(found, {"smoke": [PLAIN]})
     assert found.reordered == [2]
     assert [line["lives"] for line in lines if "lives" in line and line["lives"] != table.SAME] == [

@@ -1,8 +1,8 @@
 import pytest
 
 from common.spec import AttentionShape
-from compare.workloads import Ask, trace
-from compare.workloads.trace import Request, Rule, Step, TraceError, keep, read, simulate
+from compare.workloads import Ask, GrammarError, trace
+from compare.workloads.trace import Request, Rule, Step, keep, read, simulate
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 GOOD = "2023-11-16 18:15:46.6805900,374,44"
@@ -41,13 +41,13 @@ def test_requests_come_in_order_of_arrival(tmp_path):
     ids=["column", "empty", "header-only", "negative-prompt", "negative-generated", "short", "time", "fraction"],
 )
 def test_a_bad_trace_is_refused_by_line(tmp_path, lines, named):
-    with pytest.raises(TraceError, match=named):
+    with pytest.raises(GrammarError, match=named):
         read(write(tmp_path, *lines))
 
 
 @pytest.mark.parametrize("lines", [["\x1b[2J\x07" + "x" * 500], [HEADER, "\x1b[2J\r" + "x" * 500 + ",1,2"]])
 def test_what_is_said_of_a_bad_line_moves_no_cursor(tmp_path, lines):
-    with pytest.raises(TraceError) as refusal:
+    with pytest.raises(GrammarError) as refusal:
         read(write(tmp_path, *lines))
     said = str(refusal.value).removeprefix(str(tmp_path))
     assert said.isprintable() and len(said) < 200 and "\\x1b[2J" in said
@@ -58,12 +58,12 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
     header = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
     for line in (b"\xff\xfe,1,2\n", b'"' + b"x" * 200_000 + b'",1,2\n'):
         path.write_bytes(header + line)
-        with pytest.raises(TraceError, match=r"trace\.csv, line 2: found"):
+        with pytest.raises(GrammarError, match=r"trace\.csv, line 2: found"):
             trace.read(path)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(TraceError, match=r"nowhere\.csv"):
+    with pytest.raises(GrammarError, match=r"nowhere\.csv"):
         read(tmp_path / "nowhere.csv")
 
 

@@ -1,14 +1,12 @@
 """Counts of a compiled kernel that is executed in the model, against what its source says."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from asm import run, waves
 
+from children import answer
 from compare.process.crew import environment
 from compare.static.amd_code import flights, parse
 from compare.static.counts.counting import Counting
@@ -18,9 +16,7 @@ CHILD = Path(__file__).with_name("counting_child.py")
 
 def test_a_kernel_that_copies_rows():
     """16 programs of 4 waves, each of which reads 4 KiB in one access; four rows, each for programs of two dies."""
-    done = subprocess.run([sys.executable, str(CHILD)], env=environment("compile"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer([str(CHILD)], environment("compile"))
     assert found["out"] == 16 * 1024 and found["programs"] == 16
     assert found["loads"] == {"16": 64} and found["lines"] == 16 * 32 and found["waits"] == 64
     assert found["fetched"] == 2.0 and found["each"] == [32] * 8
