@@ -1,8 +1,6 @@
 """The features that a case or a row asks for, described without tensors, and the tensors drawn for a batch's
 lengths."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -77,7 +75,7 @@ class Ask:
         return dict(_TOLD.get((name, x), (name, x)) for name, x, default in given if name in FIRST or x != default)
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Ask:
+    def from_dict(cls, plain: dict[str, Any]) -> "Ask":
         """The inverse of `to_dict`, also for dicts from JSON, which has lists."""
         given = [(name, _tuples(value)) for name, value in plain.items()]
         return cls(**dict(_ASKED.get(item, item) for item in given))

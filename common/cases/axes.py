@@ -3,8 +3,6 @@
 `common.cases.by_axes` chooses the cases that hold them.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping

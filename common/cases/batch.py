@@ -1,7 +1,5 @@
 """Batches made from `(query_len, seq_len)` pairs: shuffled pages, and NaN in every unowned slot and row."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

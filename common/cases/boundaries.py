@@ -4,8 +4,6 @@ They are powers of two and their neighbours, sizes in use (`common.cases.publish
 a seed draws.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterable

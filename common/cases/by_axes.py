@@ -9,8 +9,6 @@ Those up to `num_axes()` hold every triple of MASKS, and every pair of two axes 
 a kernel lacks; the rest still holds every pair of what it has.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache, partial

@@ -5,8 +5,6 @@ lengths, whose rows the queries are, the features' tensors or the numbers beside
 from an earlier call is wrong in one of them: also what it made of K alone, and found again by its address.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a named case is, and how it becomes a batch."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import zlib
@@ -78,12 +76,12 @@ class Case:
     brief: bool = False
 
     @classmethod
-    def of(cls, name: str, numbers: tuple[int, ...], lens: tuple[tuple[int, int], ...], **options: Any) -> Case:
+    def of(cls, name: str, numbers: tuple[int, ...], lens: tuple[tuple[int, int], ...], **options: Any) -> "Case":
         """A case of fields, its own and those of what it asks."""
         asked, own = _sorted(options)
         return cls(name, numbers, lens, ask=Ask(**asked), **own)
 
-    def but(self, **changes: Any) -> Case:
+    def but(self, **changes: Any) -> "Case":
         """The case with other fields, its own and those of what it asks."""
         asked, own = _sorted(changes)
         return dataclasses.replace(self, ask=dataclasses.replace(self.ask, **asked), **own)

@@ -3,8 +3,6 @@
 A sequence's result depends on its own tokens only. Under `batch_invariant` its bits do too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

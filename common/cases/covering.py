@@ -4,8 +4,6 @@ Greedy and deterministic in a seed: a row begins with what is missing, then take
 most of what is still missing.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping

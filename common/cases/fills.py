@@ -5,8 +5,6 @@ row sees, `positive` does not change P, and `rising` leaves all values random; f
 applies. All other fills make structured values, for which only the worst-case tier applies.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

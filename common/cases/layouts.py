@@ -4,8 +4,6 @@ Each returns a batch of equal meaning, except `page_twice`, `huge_query` and `ti
 guards) and allocates from `guards`, so that a write outside is seen.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -4,8 +4,6 @@
 that third parties use. A case over 10 s in an interpreter is `large`: for a GPU only, `too_large` on a CPU.
 """
 
-from __future__ import annotations
-
 import torch
 
 from common.cases import layouts

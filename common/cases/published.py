@@ -3,8 +3,6 @@
 Users meet these sizes first, so a kernel must be right at each of them.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

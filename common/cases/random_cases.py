@@ -7,8 +7,6 @@ FEATURE_AXES. From there on an axis takes one of its values in 70% of the draws,
 log-uniform, in 30%; each feature is on in one draw of eight.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -5,8 +5,6 @@ has rows of few tiles in many heads, and a few rows of 16,400 and of 131,072 key
 form. The values are random, so the statistical rules apply too.
 """
 
-from __future__ import annotations
-
 import torch
 
 from common.cases.case import Case, named

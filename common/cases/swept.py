@@ -5,8 +5,6 @@ asked. SWEPT has a batch of few keys for small values and longer batches for lar
 has the values of BEYOND, which no sequence reaches: a position plus such a number is past 16, 24 or 31 bits.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Launch a kernel on a case and judge it: everything that it wrote, and everything that it must not change."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +64,9 @@ class Trial:
         self.before = Snapshot.of(self.batch, self.features)
 
     @classmethod
-    def of(cls, case: Case, device: torch.device | str = "cpu", poison: float = math.nan, *, lse: bool = True) -> Trial:
+    def of(
+        cls, case: Case, device: torch.device | str = "cpu", poison: float = math.nan, *, lse: bool = True
+    ) -> "Trial":
         """Raises SpecError where the case refuses the shape itself."""
         guards = Guards(device)
         batch, features = build(case, device, guards)

@@ -4,8 +4,6 @@ The pages of sequence i are kv_indices[kv_indptr[i] : kv_indptr[i + 1]]. The blo
 without waiting for it: it has a column for each entry of kv_indices, for the longest list is not known to the host.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The settings of an adapter: environment variables, read once when an engine starts."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
@@ -125,7 +123,7 @@ class Options:
             log.info("%s: %d files of compiled code were new", self.pack, count)
 
     @classmethod
-    def of(cls, environment: Mapping[str, str] | None = None) -> Options:
+    def of(cls, environment: Mapping[str, str] | None = None) -> "Options":
         """The settings in the environment. Raises SpecError naming the variable."""
         given = os.environ if environment is None else environment
         typical = given.get("DIPTYCH_TYPICAL_SEQ_LEN")

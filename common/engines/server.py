@@ -1,7 +1,5 @@
 """The plans of one engine: one for each kind of layer, over one workspace, compiled before the first request."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -43,7 +41,7 @@ class Kind:
     layout: tuple
 
     @classmethod
-    def of(cls, shape: AttentionShape, features: Features, *caches: torch.Tensor) -> Kind:
+    def of(cls, shape: AttentionShape, features: Features, *caches: torch.Tensor) -> "Kind":
         plain = replace(features, **{name: None for name in OPERANDS})
         given = tuple(name for name in OPERANDS if getattr(features, name) is not None)
         return cls(shape, (plain, given), tuple(cache.stride() for cache in caches))

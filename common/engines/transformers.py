@@ -13,8 +13,6 @@ A model describes its mask as a function (`mask_of`): causal, a window, or neith
 not the layer; chunks, blocks that see each other, packed sequences and functions of the user's are refused by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache

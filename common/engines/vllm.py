@@ -1,7 +1,5 @@
 """vLLM's plugin: entry point `vllm.general_plugins`. Imports nothing of vLLM but its registry, and no kernel."""
 
-from __future__ import annotations
-
 import warnings
 from importlib import metadata
 

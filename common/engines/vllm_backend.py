@@ -4,8 +4,6 @@ KV caches of both generations are read in place, as strided views: [blocks, 2, p
 and [blocks, KV heads, page, K's lanes and V's] (0.33).
 """
 
-from __future__ import annotations
-
 import os
 import weakref
 from dataclasses import replace
@@ -139,7 +137,7 @@ class DiptychBackend(AttentionBackend):
         return "CUSTOM"
 
     @staticmethod
-    def get_impl_cls() -> type[Impl]:
+    def get_impl_cls() -> "type[Impl]":
         return Impl
 
     @staticmethod

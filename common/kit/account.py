@@ -5,8 +5,6 @@ Files that it must read and that are closed to others (a kernel below /root) it 
 system lets root pass it on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What a run asked of a kernel: features, dtypes, sizes. An `ok` covers no more than this."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +19,7 @@ class Asked:
     sizes: dict[str, tuple[int, int]]
 
     @classmethod
-    def of(cls, cases: Iterable[Case], *, lse: bool) -> Asked:
+    def of(cls, cases: Iterable[Case], *, lse: bool) -> "Asked":
         """Of the cases that the kernel was called on; lse: whether it has an LSE."""
         cases = list(cases)
         named = [case.asked | ({"lse"} if lse and case.lse is not None else set()) for case in cases]

@@ -5,8 +5,6 @@ the budgets of what it would give, and not within those of the right one. So a n
 mistakes that agree here are both named.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What a kernel declares, or its caller in its place: read once, and refused where it is meaningless."""
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 from collections.abc import Iterable
@@ -81,7 +79,7 @@ class Declared:
     interpreted: bool = False
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> Declared:
+    def of(cls, said: dict[str, Any]) -> "Declared":
         """From what the child reported. Raises SpecError naming what is invalid."""
         supports = said["supports"]
         if supports is not None and not (isinstance(supports, list) and all(isinstance(one, str) for one in supports)):

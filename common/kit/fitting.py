@@ -4,8 +4,6 @@ So each kernel meets every value, pair and triple of what it has (`common.cases.
 an unrelated feature. Named cases stay as they are: the kit counts them as unsupported.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Collection, Mapping
 from typing import Any

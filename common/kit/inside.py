@@ -3,8 +3,6 @@
 Without a child a case costs its reference, once, and then a call. Nothing is contained here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ class Asked:
     right: tuple[Tensor, ...] | None = None  # what a right kernel writes in the first call
 
     @classmethod
-    def of(cls, case: Case, seed: int = 0) -> Asked:
+    def of(cls, case: Case, seed: int = 0) -> "Asked":
         case, guards = seeded(case, seed), Guards()
         batch, features = build(case, "cpu", guards)
         known = [

@@ -5,8 +5,6 @@ it does, `Isolated.ask` returns a Reply within its limit, and after a loss the n
 Every process that it leaves is ended (`common.kit.offspring`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -9,8 +9,6 @@ declares. `call`: read the tensors from a file into buffers that keep their addr
 and write them to another file; the descriptors of both come with the question.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

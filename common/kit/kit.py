@@ -6,8 +6,6 @@ was kept from another call, or not written, is wrong (`common.cases.calls`). The
 on its CPU, after the child has answered.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import shlex
@@ -100,7 +98,7 @@ class Kit:
     def close(self) -> None:
         self.child.close()
 
-    def beside(self, child: Isolated) -> Kit:
+    def beside(self, child: Isolated) -> "Kit":
         """A kit for the same kernel, in another process."""
         return replace(self, child=child, _before="")
 

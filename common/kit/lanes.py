@@ -1,7 +1,5 @@
 """Run cases in several processes at once, a kit and a thread each; return results in the order of asking."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

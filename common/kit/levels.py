@@ -5,8 +5,6 @@ An expression is the name of a case, then `@field=value` for each field that dif
 word, dtype or lengths.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

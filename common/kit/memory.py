@@ -4,8 +4,6 @@ On Linux a sealed memfd: nobody can change its size, and read-only memory cannot
 of which no more is read than was asked for.
 """
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os
@@ -56,7 +54,7 @@ class Memory:
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | (fcntl.F_SEAL_WRITE if written else 0))
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> "Memory":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -4,8 +4,6 @@ On Linux an orphan goes to the nearest ancestor that adopts orphans; `adopt` mak
 found.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

@@ -5,8 +5,6 @@ content: it is suspicious where Python would not make it from the source. The ki
 (`diptych_check.main`). A library counts by its place on disk, size and time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import marshal

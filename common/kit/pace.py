@@ -3,8 +3,6 @@
 A limit ends what never answers; it does not judge slowness. A case without an answer in time is not judged.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 

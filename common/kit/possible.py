@@ -3,8 +3,6 @@
 Named cases are; an expression may say anything, and a batch is only built of what passed the ranges before it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import get_args
 

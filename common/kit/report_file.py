@@ -4,8 +4,6 @@ Its folder is held open from before the first kernel, so that it cannot be swapp
 temporary name and renamed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -4,8 +4,6 @@ A module that is imported later, and the folders that contain it, must be older 
 (ctime), which a kernel cannot set. Compiled code is not read (`diptych_check.main`).
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import pkgutil
@@ -22,7 +20,7 @@ from common.kit import levels
 from common.kit.inside import Asked
 
 WARM = ("window-page", "batch-1")  # judged once, so that libraries load what they load at a call
-_seals: list[Seal] = []
+_seals: "list[Seal]" = []
 
 
 class Seal:

@@ -3,8 +3,6 @@
 The bytes lie in this process's memory (`common.kit.memory`): the child gets descriptors and no paths.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -48,7 +46,7 @@ class Image:
     call: dict[str, Any]
 
     @classmethod
-    def of(cls, batch: PagedBatch, features: Features, written: dict[str, Tensor]) -> Image:
+    def of(cls, batch: PagedBatch, features: Features, written: dict[str, Tensor]) -> "Image":
         """written: out, and lse where asked for, filled with poison."""
         tensors, call = arguments(batch, features, written)
         storages: dict[int, Tensor] = {}

@@ -1,7 +1,5 @@
 """What a pool must hold after new K and V were written into it. Both DSLs' cache writers are checked against it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

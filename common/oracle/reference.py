@@ -3,8 +3,6 @@
 It also returns the sums from which the checker computes its budgets (`common.oracle.tolerance`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
