@@ -52,10 +52,11 @@ class Config(Cdna):
     overlap: the reduction's launch begins while the segments run (programmatic dependent launch: NVIDIA from sm_90 on),
     which saves 1.3 us of one decode over 512 keys on an H200.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
-    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
+    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice. A choice fills it in (BOUNDED).
     """
 
     RUN_TIME: ClassVar = ("num_segments",)
+    BOUNDED: ClassVar = True
 
     block_m: int = 16
     tile_size: int = 32

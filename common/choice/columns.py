@@ -15,11 +15,13 @@ import numpy as np
 from common.choice.legal import (
     KERNELS,
     REGISTER_BYTES,
+    REGISTERS,
     WARP_GROUP_ROWS,
     Columns,
     in_registers,
     is_dense,
     part_lanes,
+    registers,
 )
 from common.gpus import Gpu
 from common.spec import AttentionShape
@@ -28,9 +30,8 @@ from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
 DSLS = ("triton", "helion")
 NEUTRAL = {"block_m": 128, "tile_size": 64, "num_warps": 4, "num_stages": 2, "num_segments": 1, "registers": 0}
 GATHERS = ("key", "run", "page", "flat", "2idx")
-REGISTERS = 65536
 BLOCK_BYTES = 1024  # of shared memory that a program takes beside its own
-MOST_REGISTERS, MOST_PROGRAMS = 255, 16  # of a thread; of an SM, beyond which none more hides latency
+MOST_PROGRAMS = 16  # of an SM, beyond which none more hides latency
 FEW_KEYS, OF_SHARE = 1600, 2.5  # what a slot may walk alone, and of an SM's share
 OF_SHORT_MMA = 0.6  # of a unit's peak: products of under 64 rows pass their operands through registers
 
@@ -200,12 +201,11 @@ def _held(
     Products of WARP_GROUP_ROWS read K and V where loads put them, one tile behind; of fewer rows, and of pointers, a
     tile passes through registers. A load behind a page id takes two of the stages. Blocks of contiguous keys take one.
     """
-    operands = np.where(dense, 0.0, tile * b["lanes"])
-    registers = np.minimum(20 + (rows * (1.3 * values + 2 * tile) + operands) / threads, MOST_REGISTERS)
-    registers = np.where(asked > 0, asked, registers)
+    found = registers(rows, tile, threads, np.where(dense, 0.0, b["lanes"]), values)
+    taken = np.where(asked > 0, asked, found)
     by_pages = np.where(stages > 1, stages // 2 + (rows >= WARP_GROUP_ROWS), 0.5)
     shared = kv_bytes * np.where(dense, stages, by_pages) + rows * b["lanes"] * b["bytes"]
-    found = np.minimum(REGISTERS // (registers * threads), (b["shared"] + BLOCK_BYTES) // (shared + BLOCK_BYTES))
+    found = np.minimum(REGISTERS // (taken * threads), (b["shared"] + BLOCK_BYTES) // (shared + BLOCK_BYTES))
     return np.clip(found, 1, MOST_PROGRAMS)
 
 

@@ -20,6 +20,7 @@ MOST_SEGMENTS = 128  # what a reduction's tile holds
 FILLED = 200  # of a thread's 255 registers: most compiled candidates beyond it spill, and none was near a best
 WARP_GROUP_ROWS = 64  # from which a product takes its operands from shared memory
 REGISTER_BYTES = 4
+REGISTERS, MOST_REGISTERS = 65536, 255  # of an SM, of a thread
 LEAST_LANES = 16  # of a matrix product
 PART_LANES, PART_ROWS = 256, 128  # of values: as many as so many rows may sum in eight warps
 
@@ -29,6 +30,28 @@ def in_registers(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any, ca
     Compiled kernels spill beyond; numbers or arrays."""
     operands = np.where(rows < WARP_GROUP_ROWS, tile * lanes * cache_bytes / REGISTER_BYTES, 0.0)
     return (rows * (values + tile) + operands) / threads
+
+
+def registers(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any) -> Any:
+    """Registers of a thread, as compiled kernels have them; numbers or arrays. lanes: of K where a tile of it passes
+    through registers, else 0."""
+    return np.minimum(20 + (rows * (1.3 * values + 2 * tile) + tile * lanes) / threads, MOST_REGISTERS)
+
+
+@lru_cache(1024)
+def register_bound(rows: int, tile: int, warps: int, lanes: int, values: int) -> tuple[int, int]:
+    """(registers of a thread, programs of under WARP_GROUP_ROWS that then fit an SM); (0, 0) for no bound. lanes,
+    values: powers of two.
+
+    Without a bound ptxas takes 156 where 128 do without a spill: three programs an SM for four. Programs of one warp
+    are left to it.
+    """
+    if rows >= WARP_GROUP_ROWS or warps == 1:
+        return 0, 0
+    threads = 32 * warps
+    programs = max(int(REGISTERS / (registers(rows, tile, threads, lanes, values) * threads)), 1)
+    most = REGISTERS // (programs * threads) // 8 * 8
+    return (most, programs) if most <= MOST_REGISTERS else (0, 0)
 
 
 def part_lanes(rows: Any, tile: Any, threads: Any, values: Any) -> Any:
