@@ -14,44 +14,43 @@ import statistics
 import subprocess
 import sys
 
+import torch
+import triton
+import triton.language as tl
+
 HEAD = 128
 FORMS = [(8192, 64, 2, 0), *((8192, keys, stages, 1) for keys, stages in ((64, 2), (64, 3), (128, 2), (32, 4)))]
 FORMS += [(2048, 128, 2, 1), (32768, 128, 2, 1)]
 
 
+@triton.jit
+def attend(q, k, v, out, seq, base2, GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+           HEAD: tl.constexpr, SPECIALISE: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    head = tl.program_id(0)
+    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS
+    of = (head // GROUP).to(tl.int64) * seq * HEAD
+    keys = tl.make_tensor_descriptor(k + of, [seq, HEAD], [HEAD, 1], [KEYS, HEAD])
+    values = tl.make_tensor_descriptor(v + of, [seq, HEAD], [HEAD, 1], [KEYS, HEAD])
+    queries = tl.make_tensor_descriptor(q + head.to(tl.int64) * seq * HEAD, [seq, HEAD], [HEAD, 1], [ROWS, HEAD])
+    query = queries.load([first, 0])
+    acc = tl.zeros([ROWS, HEAD], tl.float32)
+    m = tl.full([ROWS], -1e30, tl.float32)
+    l = tl.zeros([ROWS], tl.float32)
+    rows = first + tl.arange(0, ROWS)
+    for j in tl.range(0, first + ROWS, KEYS, warp_specialize=SPECIALISE, num_stages=STAGES):
+        s = tl.dot(query, keys.load([j, 0]).T)
+        s = tl.where(rows[:, None] >= (j + tl.arange(0, KEYS))[None, :], s, float("-inf"))
+        new = tl.maximum(m, tl.max(s, 1) * base2)
+        p = tl.exp2(s * base2 - new[:, None])
+        alpha = tl.exp2(m - new)
+        l = l * alpha + tl.sum(p, 1)
+        acc = tl.dot(p.to(tl.bfloat16), values.load([j, 0]), acc * alpha[:, None])
+        m = new
+    store = tl.make_tensor_descriptor(out + head.to(tl.int64) * seq * HEAD, [seq, HEAD], [HEAD, 1], [ROWS, HEAD])
+    store.store([first, 0], (acc / l[:, None]).to(tl.bfloat16))
+
+
 def measured(seq, keys, stages, specialise):
-    import torch
-    import triton
-    import triton.language as tl
-
-    globals().update(tl=tl)
-
-    @triton.jit
-    def attend(q, k, v, out, seq, base2, GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-               HEAD: tl.constexpr, SPECIALISE: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-        head = tl.program_id(0)
-        first = (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS
-        of = (head // GROUP).to(tl.int64) * seq * HEAD
-        keys = tl.make_tensor_descriptor(k + of, [seq, HEAD], [HEAD, 1], [KEYS, HEAD])
-        values = tl.make_tensor_descriptor(v + of, [seq, HEAD], [HEAD, 1], [KEYS, HEAD])
-        queries = tl.make_tensor_descriptor(q + head.to(tl.int64) * seq * HEAD, [seq, HEAD], [HEAD, 1], [ROWS, HEAD])
-        query = queries.load([first, 0])
-        acc = tl.zeros([ROWS, HEAD], tl.float32)
-        m = tl.full([ROWS], -1e30, tl.float32)
-        l = tl.zeros([ROWS], tl.float32)
-        rows = first + tl.arange(0, ROWS)
-        for j in tl.range(0, first + ROWS, KEYS, warp_specialize=SPECIALISE, num_stages=STAGES):
-            s = tl.dot(query, keys.load([j, 0]).T)
-            s = tl.where(rows[:, None] >= (j + tl.arange(0, KEYS))[None, :], s, float("-inf"))
-            new = tl.maximum(m, tl.max(s, 1) * base2)
-            p = tl.exp2(s * base2 - new[:, None])
-            alpha = tl.exp2(m - new)
-            l = l * alpha + tl.sum(p, 1)
-            acc = tl.dot(p.to(tl.bfloat16), values.load([j, 0]), acc * alpha[:, None])
-            m = new
-        store = tl.make_tensor_descriptor(out + head.to(tl.int64) * seq * HEAD, [seq, HEAD], [HEAD, 1], [ROWS, HEAD])
-        store.store([first, 0], (acc / l[:, None]).to(tl.bfloat16))
-
     triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
     torch.manual_seed(0)
     q, k, v = (torch.randn(heads, seq, HEAD, device="cuda", dtype=torch.bfloat16) for heads in (32, 8, 8))
