@@ -33,7 +33,8 @@ def ending(work: Callable[[], int], usage: tuple[type[Exception], ...]) -> int:
 
 
 def refusing(*errors: type[Exception]) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Make a verb's `main` end with USAGE where it raises one of `errors`, whose message is printed."""
+    """Make a verb's `main` end with USAGE where it raises one of `errors`, whose message is printed; `ending` does so
+    for files."""
 
     def decorated(main: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(main)

@@ -347,7 +347,7 @@ def gate(found: Sequence[Difference], fail_on: str | None) -> int:
     return GATE if fail_on == "regress" and any(d.is_regression for d in found) else OK
 
 
-@refusing(NotARun, Incomparable, noise.NotNoise, OSError)
+@refusing(NotARun, Incomparable, noise.NotNoise)
 def main(asked: argparse.Namespace) -> int:
     before, after = read(asked.before), read(asked.after)
     allowed, said = limits(before, after)

@@ -166,7 +166,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the new folder")
 
 
-@refusing(NotARun, Incomparable, run_folder.CannotWrite)
+@refusing(NotARun, Incomparable)
 def main(asked: argparse.Namespace) -> int:
     runs = [read(folder) for folder in asked.runs]
     if len(runs) < 2:

@@ -110,7 +110,7 @@ def _lonely(asked: argparse.Namespace) -> str:
     return f"RUN: found {len(asked.runs)}, allowed one, several with --print, or `merge`" if several else ""
 
 
-@refusing(NotARun, Incomparable, OSError)
+@refusing(NotARun, Incomparable)
 def main(asked: argparse.Namespace) -> int:
     if wrong := _lonely(asked):
         print(wrong, file=sys.stderr)

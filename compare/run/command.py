@@ -29,7 +29,7 @@ from compare.plan.plan import Plan
 from compare.record import folder as run_folder
 from compare.record.contract import Contract
 from compare.record.records import Record, Status, latest, write_manifest
-from compare.record.store import Busy, Store, load
+from compare.record.store import Store, load
 from compare.run import progress
 from compare.run.options import Options, parse
 from compare.run.rows import Rows
@@ -38,17 +38,6 @@ from compare.workloads.suites import SUITES
 
 HELP = "check kernels against one spec, time the right ones, and report"
 
-_USAGE_ERRORS = (
-    UnknownGpu,
-    UnknownKernel,
-    GrammarError,
-    SpecError,
-    StrangerPackage,
-    run_folder.CannotWrite,
-    resume.CannotResume,
-    Busy,
-    run_folder.NotARun,
-)
 _COULD_NOT_RUN = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_LARGE})
 
 
@@ -234,7 +223,7 @@ def execute(options: Options) -> int:
     return run.execute()
 
 
-@refusing(*_USAGE_ERRORS)
+@refusing(UnknownGpu, UnknownKernel, GrammarError, SpecError, StrangerPackage, resume.CannotResume, run_folder.NotARun)
 def main(words: Sequence[str], execute: Callable[[Options], int] = execute) -> int:
     """The exit code of a command line. A SIGTERM ends a run as Ctrl-C does: workers are killed, finished cells kept.
 

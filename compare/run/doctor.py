@@ -292,7 +292,7 @@ def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
     return WRONG if wrong else OK
 
 
-@refusing(UnknownGpu, GrammarError, registry.UnknownKernel, run_folder.CannotWrite)
+@refusing(UnknownGpu, GrammarError, registry.UnknownKernel)
 def main(asked: argparse.Namespace) -> int:
     console = Console()
     registry.module_path(asked.kernel)

@@ -19,7 +19,6 @@ import torch
 
 from common.serving import pack
 from common.spec import AttentionShape, Features, SpecError
-from common.versions import Unsuitable
 from compare.exits import NO_GPU, OK, refusing
 from compare.workloads import GrammarError, parse_shape
 from compare.workloads.numbers import page
@@ -63,7 +62,7 @@ def compile_ahead(kernel: str, shape: AttentionShape, most: tuple[int, int, int]
     torch.cuda.synchronize()
 
 
-@refusing(SpecError, Unsuitable, GrammarError)
+@refusing(SpecError, GrammarError)
 def main(asked: argparse.Namespace) -> int:
     most = limits(asked.limits)
     shape = asked.shape and parse_shape(asked.shape, asked.block_size, asked.dtype)

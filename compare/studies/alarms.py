@@ -23,7 +23,7 @@ from common.kit.inside import Asked
 from common.mutants.right import RIGHT, Right
 from compare.analysis import markup
 from compare.exits import OK, WRONG, refusing
-from compare.record.store import Busy, Findings
+from compare.record.store import Findings
 from compare.studies.mutation.worker import asked
 from compare.workloads.numbers import at_least_one, seed
 
@@ -124,7 +124,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--jobs", type=at_least_one, default=1, help="processes; default 1")
 
 
-@refusing(ValueError, Busy)
+@refusing(ValueError)
 def main(asked: argparse.Namespace) -> int:
     _one_thread()
     names = zlib.crc32(" ".join(levels.level(asked.level, asked.seed)).encode())

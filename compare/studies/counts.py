@@ -35,7 +35,7 @@ from compare.analysis.tables import of_page
 from compare.competitors import registry
 from compare.exits import OK, USAGE, WRONG, refusing, say
 from compare.plan import fingerprint
-from compare.record.store import Busy, Findings
+from compare.record.store import Findings
 from compare.static.codeobject import CodeFacts, read
 from compare.static.counts.counting import Counts, counting
 from compare.static.counts.l2 import L2
@@ -308,7 +308,7 @@ def options(new: argparse.ArgumentParser) -> None:
     )
 
 
-@refusing(gpus.UnknownGpu, ValueError, Busy)
+@refusing(ValueError)
 def main(asked: argparse.Namespace) -> int:
     gpu = gpus.resolve(asked.gpu)
     if gpu.arch not in MATRIX_FLOPS:

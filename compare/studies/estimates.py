@@ -227,7 +227,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--out", type=Path, help="the page; else it is printed. Of the defaults, also the spread")
 
 
-@refusing(gpus.UnknownGpu, ValueError, OSError)
+@refusing(ValueError)
 def main(asked: argparse.Namespace) -> int:
     found = published() if asked.published else measured(asked.gpu, asked.results)
     text = page_of_published(found) if asked.published else page(found)

@@ -75,7 +75,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--minutes", type=float, default=10.0, help="no part begins after so many (default 10)")
 
 
-@refusing(gpus.UnknownGpu, ValueError)
+@refusing(ValueError)
 def main(asked: argparse.Namespace) -> int:
     console, now = Console(), situation(asked.gpu, None)
     if not now.measure:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from common.choice.learned import COUNT
-from common.gpus import UnknownGpu
 from compare.analysis import markup, regret
 from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, refusing
@@ -228,7 +227,7 @@ def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
         print("\n".join(f"{dsl}: {line}" for line in arm.report()), flush=True)
 
 
-@refusing(UnknownGpu, run_folder.CannotWrite, FileNotFoundError, ValueError)
+@refusing(ValueError)
 def main(asked: argparse.Namespace) -> int:
     if not asked.of:
         machine = tune.machine(asked)

@@ -35,13 +35,12 @@ import torch
 from common.engines.options import kernel_of
 from common.process import Child, Lost, end_all
 from common.spec import SpecError
-from common.versions import Unsuitable
 from compare.exits import NO_GPU, NOTHING, OK, WRONG, refusing, terminable
 from compare.identity import code
 from compare.plan.situation import situation
 from compare.process import children
 from compare.record import folder as run_folder
-from compare.record.store import Busy, Lines
+from compare.record.store import Lines
 from compare.studies.engine import child, page
 from compare.studies.engine.child import BACKENDS, GRAPHS
 from compare.studies.engine.model import SIZES
@@ -287,7 +286,7 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
     ]  # fmt: skip
 
 
-@refusing(ValueError, Unsuitable, Busy, run_folder.CannotWrite)
+@refusing(ValueError)
 def main(asked: argparse.Namespace) -> int:
     begin, now = time.time(), situation(asked.gpu, None)
     out = asked.out or run_folder.ROOT / "docs" / "results" / (now.name if now.target else "h200") / "engine"

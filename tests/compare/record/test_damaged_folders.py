@@ -4,7 +4,6 @@ Values are of the wrong type, NaN, huge, negative, half a surrogate pair, somebo
 checksum that fits, so that the field itself is met.
 """
 
-import argparse
 import errno
 import json
 import os
@@ -18,14 +17,14 @@ from markdown_it import MarkdownIt
 
 import synthetic_run
 from common.gpus import UnknownGpu
-from compare.analysis import diff, merge
+from compare.__main__ import main as diptych
 from compare.analysis.runs import read
 from compare.plan.resume import Former, keep, settle
 from compare.record import whole
 from compare.record.folder import NotARun
 from compare.record.records import seal
 from compare.record.store import load
-from compare.report import figures, glance, report, style
+from compare.report import figures, glance, style
 from compare.tune import records as tuned
 from compare.tune import tune, won
 from damaged import MISSING, damaged
@@ -89,11 +88,9 @@ def written(folder, manifest, lines):
     return folder
 
 
-def called(main, options, *words):
-    """The exit code of a verb; a traceback is a failure."""
-    parser = argparse.ArgumentParser()
-    options(parser)
-    return main(parser.parse_args([str(word) for word in words]))
+def called(*words):
+    """The exit code of a command; a traceback is a failure."""
+    return diptych([*map(str, words)])
 
 
 def every_reader(folder, whole):
@@ -103,19 +100,19 @@ def every_reader(folder, whole):
     except NotARun as error:
         assert str(folder) in str(error) and ": found " in str(error)
         return
-    assert called(report.main, report.options, folder) in (0, 2)
+    assert called("report", folder) in (0, 2)
     assert "<script>x" not in (folder / "report.html").read_text(encoding="utf-8")
     page = (folder / "report.md").read_text(encoding="utf-8")
     if "<script>x" in page:
         found = MarkdownIt("commonmark", {"html": True}).enable("table").parse(page)
         assert not [t for token in found for t in [token, *(token.children or ())] if t.type.startswith("html")]
     for first, second in ((folder, whole), (whole, folder)):
-        assert called(diff.main, diff.options, first, second, "--all") in (0, 2, 5)
+        assert called("diff", first, second, "--all") in (0, 2, 5)
     merged = folder / "merged"
-    code = called(merge.main, merge.options, folder, folder, "--out", merged)
+    code = called("merge", folder, folder, "--out", merged)
     assert code in (0, 2)
     if code == 0:
-        assert called(report.main, report.options, merged) in (0, 2)
+        assert called("report", merged) in (0, 2)
     assert isinstance(Former(folder, run.manifest).seconds, float | int)
     kept = keep(load(folder / "cells.jsonl"), {}, [[]])
     assert isinstance(kept.line, str)
@@ -199,7 +196,7 @@ def test_a_label_of_any_characters_is_drawn_and_written(tmp_path):
     lines = [row | {"workload": row["workload"] | {"label": label}} for row in ROWS]
     named = dict.fromkeys(("run_id", "suite", "headline", "commit"), label) | {"machine": {"system": label}}
     written(tmp_path, MANIFEST | named | {"gpu": MANIFEST["gpu"] | {"title": label}}, lines)
-    assert called(report.main, report.options, tmp_path) == 0
+    assert called("report", tmp_path) == 0
     drawn = list((tmp_path / "figures").glob("*.svg"))
     for path in drawn:
         ElementTree.parse(path)
@@ -231,11 +228,11 @@ class Full:
 @pytest.mark.parametrize("name", ["summary.csv", "report.md", "report.html"])
 def test_a_disk_that_fills_names_the_file_and_leaves_the_former_one(tmp_path, monkeypatch, capsys, name, undrawn):
     folder = synthetic_run.write(tmp_path, [synthetic_run.timed(LOADS[0], "triton/auto", 9.0)])
-    assert called(report.main, report.options, folder) == 0
+    assert called("report", folder) == 0
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     monkeypatch.setattr(whole.os, "replace", Full(name))
     capsys.readouterr()
-    assert called(report.main, report.options, folder) == 2
+    assert called("report", folder) == 2
     said = capsys.readouterr().err
     assert "No space left on device" in said and name in said and str(folder) in said and "are kept" in said
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import measuring_worker
+from compare.__main__ import main as diptych
 from compare.bench import warm
 from compare.plan import situation
 from compare.plan.plan import Plan
 from compare.process import crew
 from compare.record.records import Evidence
 from compare.record.store import read_records
-from compare.run import command as run
 from compare.run import options, rows
 from compare.static import facts as static_facts
 from compare.static.compile import Outcome
@@ -45,7 +45,7 @@ def measuring(monkeypatch, tmp_path):
 
 def command(*kernels, processes=2, where="--out", own="triton/naive"):
     named = [own, *(f"fake_kernels:{kernel}" for kernel in kernels)]
-    return run.main([*SUITE, where, "run", "--kernels", ",".join(named), "--processes", str(processes)])
+    return diptych(["run", *SUITE, where, "run", "--kernels", ",".join(named), "--processes", str(processes)])
 
 
 def log():

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from common import gpus
+from compare.__main__ import main as diptych
 from compare.plan.situation import situation
 from compare.record.store import read_records
-from compare.run import command as run
 from compare.run import options
 
 HERE = Path(__file__).parents[2] / "support"
@@ -48,7 +48,7 @@ def test_settings_and_assumptions_are_read_and_written_back():
 
 def test_a_folder_that_holds_a_run_is_refused(tmp_path, capsys):
     (tmp_path / "cells.jsonl").write_text("")
-    assert run.main([*SMALL, *kernels("honest"), "--out", str(tmp_path)]) == 2
+    assert diptych(["run", *SMALL, *kernels("honest"), "--out", str(tmp_path)]) == 2
     assert "holds a run already" in capsys.readouterr().err
 
 
@@ -56,12 +56,12 @@ def test_a_strangers_common_is_exit_2(monkeypatch, capsys):
     import common
 
     monkeypatch.setattr(common, "__project__", "somebody")
-    assert run.main(["--list"]) == 2
+    assert diptych(["run", "--list"]) == 2
     assert "common" in capsys.readouterr().err
 
 
 def test_the_first_line_says_that_the_gpu_is_not_here(capsys):
-    assert run.main(["--gpu", "MI300X", "--require-gpu"]) == 3
+    assert diptych(["run", "--gpu", "MI300X", "--require-gpu"]) == 3
     said = capsys.readouterr()
     assert said.out.splitlines() == ["mi300 is not here: compiled and checked, not timed"]
     assert "nothing was run" in said.err
@@ -69,12 +69,12 @@ def test_the_first_line_says_that_the_gpu_is_not_here(capsys):
 
 @pytest.mark.parametrize(("words", "code"), [(("--gpu", "auto", "--require-gpu"), 3), (("--kernels", ","), 5)])
 def test_a_gpu_required_and_none_named_is_exit_3_and_nothing_selected_5(words, code):
-    assert run.main([*words]) == code
+    assert diptych(["run", *words]) == code
 
 
 def test_list_runs_nothing(capsys):
-    assert run.main(["--list", "--suite", "peers"]) == 0
-    assert run.main(["--list"]) == 0
+    assert diptych(["run", "--list", "--suite", "peers"]) == 0
+    assert diptych(["run", "--list"]) == 0
     out = capsys.readouterr().out
     assert "128q1s8k~" in out and "triton/naive" in out and "ragged-decode" in out
     assert not Path("results").exists()
@@ -82,12 +82,12 @@ def test_list_runs_nothing(capsys):
 
 def test_a_called_run_gives_sigterm_back():
     before = signal.getsignal(signal.SIGTERM)
-    run.main(["--list"])
+    diptych(["run", "--list"])
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_version_names_spec_contract_and_packages(capsys):
-    assert run.main(["--version"]) == 0
+    assert diptych(["run", "--version"]) == 0
     out = capsys.readouterr().out
     assert "spec " in out and "timing contract graph-cold-interleaved/" in out and "torch " in out
 
@@ -145,7 +145,7 @@ def test_the_manifest_says_what_ran_and_how_it_ended(mixed):
 
 
 def test_when_nothing_could_run_the_exit_is_5(capsys):
-    assert run.main([*SMALL, "--kernels", "nowhere:kernel", "-q", "--out", "run"]) == 5
+    assert diptych(["run", *SMALL, "--kernels", "nowhere:kernel", "-q", "--out", "run"]) == 5
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 cells: 1 unavailable")
 
 

@@ -20,7 +20,6 @@ from compare.process.crew import Outcome
 from compare.record import store
 from compare.record.store import load
 from compare.report import report
-from compare.run import command as run
 from compare.run import rows
 
 HERE = Path(__file__).parents[2] / "support"
@@ -84,7 +83,7 @@ def here(monkeypatch):
 
 
 def command(*more, kernels=KERNELS):
-    return run.main([*SMALL, "--kernels", ",".join(kernels), "-q", *more])
+    return diptych(["run", *SMALL, "--kernels", ",".join(kernels), "-q", *more])
 
 
 def names(folder="run"):

@@ -1,20 +1,14 @@
 """False alarms: which right kernels meet which cases, that one is kept and counted, and that a run goes on."""
 
-import argparse
 import json
 
 import pytest
 
 from common.kit import levels
 from common.mutants.right import RIGHT, Right
+from compare.__main__ import main as diptych
 from compare.studies import alarms
 from compare.studies.alarms import FOUND, in_turn, judged, spread, table
-
-
-def asked(folder, *words):
-    parser = argparse.ArgumentParser()
-    alarms.options(parser)
-    return parser.parse_args(["--out", str(folder), *words])
 
 
 def test_there_are_twenty_and_each_meets_as_many_cases():
@@ -48,12 +42,12 @@ def test_a_run_goes_on_and_one_of_another_seed_is_refused(tmp_path, capsys, monk
     monkeypatch.setattr(alarms, "judged", lambda name, kernels, seed: {
         "case": name, "asked": [one.name for one in kernels], "alarms": {}
     })  # fmt: skip
-    assert alarms.main(asked(tmp_path, "--runs", "60")) == 0
+    assert diptych(["study", "alarms", "--out", str(tmp_path), "--runs", "60"]) == 0
     lines = (tmp_path / FOUND).read_text().splitlines()
     (tmp_path / FOUND).write_text("\n".join(lines[:3]) + "\n")
-    assert alarms.main(asked(tmp_path, "--runs", "60")) == 0
+    assert diptych(["study", "alarms", "--out", str(tmp_path), "--runs", "60"]) == 0
     assert (tmp_path / FOUND).read_text().splitlines() == lines
-    assert alarms.main(asked(tmp_path, "--runs", "60", "--seed", "1")) == 2
+    assert diptych(["study", "alarms", "--out", str(tmp_path), "--runs", "60", "--seed", "1"]) == 2
     assert "of another" not in capsys.readouterr().out
 
 
@@ -63,6 +57,6 @@ def test_an_alarm_is_in_the_table_and_in_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.setattr(alarms, "judged", lambda case, kernels, seed: {
         "case": case, "asked": [name], "alarms": {name: "call 1: W"}
     })  # fmt: skip
-    assert alarms.main(asked(tmp_path, "--runs", "60")) == 1
+    assert diptych(["study", "alarms", "--out", str(tmp_path), "--runs", "60"]) == 1
     cases = [json.loads(line) for line in (tmp_path / FOUND).read_text().splitlines()[1:]]
     assert table(cases).splitlines()[-1] == f"| all |  | {len(cases)} | {len(cases)} |"

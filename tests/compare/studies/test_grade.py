@@ -1,6 +1,5 @@
 """Candidates of a folder: what becomes of each, that none is judged twice, and what is said of them."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 import thirty_candidates
 from compare import exits
+from compare.__main__ import main as diptych
 from compare.studies.grade import clock, grade
 from compare.studies.grade.judge import Candidate, judged, read
 
@@ -38,12 +38,6 @@ REPORT = {"changed": [], "read": [], "not_ended": []}
 OK = {"case": "batch-1", "status": "ok", "reason": "", "declared": False, "cause": ""}
 
 
-def asked(*words):
-    parser = argparse.ArgumentParser()
-    grade.options(parser)
-    return parser.parse_args(words)
-
-
 @pytest.fixture
 def folder(tmp_path):
     """Two candidates of other bytes, and one that is the first again."""
@@ -69,7 +63,7 @@ def calls(monkeypatch):
 
 def test_equal_files_are_judged_once_and_none_again(folder, calls, capsys):
     words = (str(folder), "--level", "smoke", "--entry", "f", "--time-limit", "5", "--jobs", "1")
-    assert grade.main(asked(*words)) == grade.main(asked(*words)) == exits.WRONG
+    assert diptych(["grade", *words]) == diptych(["grade", *words]) == exits.WRONG
     assert calls == [(source, "f", [grade.BEGIN, "first", "smoke"], ["--time-limit", "5.0"]) for source in (b"A", b"B")]
     head, *lines = map(json.loads, (folder / "grades.jsonl").read_text().splitlines())
     assert head["level"] == "smoke" and [line["candidate"] for line in lines] == ["a.py", "b.py"]
@@ -78,14 +72,14 @@ def test_equal_files_are_judged_once_and_none_again(folder, calls, capsys):
 
 
 def test_a_file_of_another_run_is_refused(folder, calls, capsys):
-    assert grade.main(asked(str(folder), "--jobs", "1")) == exits.WRONG
-    assert grade.main(asked(str(folder), "--jobs", "1", "--level", "first")) == exits.USAGE
+    assert diptych(["grade", str(folder), "--jobs", "1"]) == exits.WRONG
+    assert diptych(["grade", str(folder), "--jobs", "1", "--level", "first"]) == exits.USAGE
     assert "allowed one of" in capsys.readouterr().err and len(calls) == 2
 
 
 def test_exit_codes(folder, calls):
     (folder / "b.py").unlink()
-    assert grade.main(asked(str(folder), "--jobs", "1")) == exits.OK
+    assert diptych(["grade", str(folder), "--jobs", "1"]) == exits.OK
 
 
 def test_a_report_says_the_worst_of_a_kernel():
@@ -149,7 +143,7 @@ def test_every_candidate_of_thirty_gets_its_verdict(tmp_path, monkeypatch):
         "--out",
         str(out),
     )
-    assert grade.main(asked(*words)) == exits.WRONG
+    assert diptych(["grade", *words]) == exits.WRONG
     lines = {line["candidate"]: line for line in map(json.loads, out.read_text().splitlines()[1:])}
     right = [name for name, line in lines.items() if line["verdict"] == "right"]
     assert len(lines) == 30 and sorted(right) == sorted(name for name in lines if name.startswith("right/"))

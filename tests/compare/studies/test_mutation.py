@@ -1,6 +1,5 @@
 """The mutation score: who dies of what is kept, gone on with and counted; and the score itself, which takes long."""
 
-import argparse
 import io
 import resource
 import sys
@@ -10,18 +9,13 @@ import pytest
 from common.kit import levels
 from common.mutants import operators
 from common.process import Lost
+from compare.__main__ import main as diptych
 from compare.studies.mutation import score, table, worker
 from compare.studies.mutation.score import PLAIN, Lives
 
 
 def lives(folder, **more):
     return Lives(folder / "deaths.jsonl", 40, 3, **more)
-
-
-def asked(folder, *words):
-    parser = argparse.ArgumentParser()
-    score.options(parser)
-    return parser.parse_args(["--out", str(folder), *words])
 
 
 def test_the_dead_are_kept_and_found_again(tmp_path):
@@ -35,13 +29,13 @@ def test_the_dead_are_kept_and_found_again(tmp_path):
 
 def test_a_folder_of_another_run_is_refused(tmp_path, capsys):
     lives(tmp_path).close()
-    assert score.main(asked(tmp_path, "--count", "41", "--seed", "3", "--axes", "0")) == 2
+    assert diptych(["study", "mutation", "--out", str(tmp_path), "--count", "41", "--seed", "3", "--axes", "0"]) == 2
     assert '"count": 40' in capsys.readouterr().err
 
 
 def test_a_folder_that_another_process_writes_to_is_refused(tmp_path, capsys):
     lives(tmp_path)
-    assert score.main(asked(tmp_path, "--count", "40", "--seed", "3", "--axes", "0")) == 2
+    assert diptych(["study", "mutation", "--out", str(tmp_path), "--count", "40", "--seed", "3", "--axes", "0"]) == 2
     assert "another process is writing" in capsys.readouterr().err
 
 
