@@ -8,7 +8,7 @@ from common.spec.kernel import new_tokens
 from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_helion.arithmetic import int32
 from dsl_helion.binding import loadable, value_dtype
-from dsl_helion.head_parts import lanes_of
+from dsl_helion.head_parts import FIRST, lanes_of
 from dsl_helion.primitives import (
     base2_scale,
     dequantise,
@@ -55,12 +55,12 @@ def load_values(values, at, own, dtype):
 
 def attend_block(
     j, q, m, l, acc, acc_rest, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales, value_scales, row,
-    kv_head, tile_size, parts, masked, foreign,
+    kv_head, tile_size, first, parts, masked, foreign,
 ):  # fmt: skip
     """Tile j of the sequence, which begins at `row` of keys and values. Returns the new m, l, acc, acc_rest.
 
-    q: a tuple of parts (head_parts.py). key_scales, value_scales: of the same rows, where a stored element has one for
-    its token; else None.
+    q: a tuple of parts (head_parts.py), of which the first has `first` lanes; V has `parts`. key_scales, value_scales:
+    of the same rows, where a stored element has one for its token; else None.
     foreign: keys and values are the step's new ones [num_tokens, num_kv_heads, head_size]: behind the sequence's last
     key there are those of others, or NaN, not zeros. They have at least tile_size rows: a masked tile that would end
     behind the last begins earlier, for plain loads have no bounds, and of its rows only its own keys count.
@@ -75,9 +75,9 @@ def attend_block(
             key_pos = begin - row + hl.arange(tile_size)
         rows = begin + hl.arange(tile_size)
         at = [rows, kv_head]
-    first, rest = lanes_of(keys.size(-1), parts)
-    s = products(q[0], load_key_rows(keys, rows, at, first, kv_head, f, foreign, q[0].dtype), f)
-    if parts == 2:
+    lanes, rest = lanes_of(keys.size(-1), first)
+    s = products(q[0], load_key_rows(keys, rows, at, lanes, kv_head, f, foreign, q[0].dtype), f)
+    if first > 0:
         s = products(q[1], load_key_rows(keys, rows, at, rest, kv_head, f, foreign, q[1].dtype), f, s)
     scales = load_copied_scales(key_scales, row + j * tile_size, tile_size)
     s = logits(s, q[0], scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
@@ -86,11 +86,12 @@ def attend_block(
         own = (key_pos >= j * tile_size) & (key_pos < seq_len)
         s = torch.where(own.unsqueeze(0), s, float("-inf"))
     dtype = value_dtype(q[0].dtype, f["value_token_scales"] is not None)
-    v = load_values(values, [*at, first], own, dtype)
+    value_lanes, value_rest = lanes_of(values.size(-1), FIRST if parts == 2 else 0)
+    v = load_values(values, [*at, value_lanes], own, dtype)
     scales = load_copied_scales(value_scales, row + j * tile_size, tile_size)
     p, alpha, m, l = softmax_weights(s, scales, m, l, base2_scale(softmax_scale, f, r), f, r, masked)
     if parts == 2:
-        acc_rest = sum_values(p, load_values(values, [*at, rest], own, dtype), alpha, acc_rest)
+        acc_rest = sum_values(p, load_values(values, [*at, value_rest], own, dtype), alpha, acc_rest)
     return m, l, sum_values(p, v, alpha, acc), acc_rest
 
 

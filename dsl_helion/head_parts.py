@@ -7,6 +7,9 @@ and why. A part of Q, K, V or the output is a view of its lanes, made on the hos
 import helion.language as hl
 import torch
 
+from common.gpus import warp_size
+from common.spec import AttentionShape
+from common.spec.kernel import parts_of
 from dsl_helion.features import finished, narrow, query_operand
 from dsl_helion.masks import not_before
 from dsl_helion.page_runs import attend_runs, find_runs, load_key_runs, load_runs
@@ -27,6 +30,7 @@ from dsl_helion.primitives import (
 )
 
 FIRST = 64  # lanes of the first part of a head that has two
+BOX = 256  # lanes at most of a box of Helion's descriptors on NVIDIA; tiles of more come by loads of 16 bytes
 
 
 def in_parts(tensors: tuple[torch.Tensor, ...], parts: int) -> tuple[torch.Tensor, ...]:
@@ -48,19 +52,27 @@ def load_query(tensor, rest, row, head, live, r, cache, parts):
         return (q, load_rows(rest, row, head, live)), r
 
 
-def lanes_of(head_size, parts):
+def first_lanes(shape: AttentionShape, device: torch.device) -> int:
+    """Lanes of the first part of Q and of K's tile in `unpaged`, 0 where there is one part: FIRST, or a whole BOX."""
+    if parts_of(shape) == 2:
+        return FIRST
+    rest = shape.head_size - BOX
+    return BOX if rest > 0 and rest & (rest - 1) == 0 and warp_size(device) == 32 else 0
+
+
+def lanes_of(head_size, first):
     """Indices of the first lanes and of the rest; all lanes, and none, of one part."""
-    return (slice(None), None) if parts == 1 else (slice(0, FIRST), slice(FIRST, head_size))
+    return (slice(None), None) if first == 0 else (slice(0, first), slice(first, head_size))
 
 
-def load_parts(tensor, row, head, live, parts):
+def load_parts(tensor, row, head, live, first):
     """load_rows as a tuple of parts."""
-    if parts == 1:
+    if first == 0:
         return (load_rows(tensor, row, head, live),)
     at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
-    rest = FIRST + hl.arange(tensor.size(2) - FIRST)
-    first = hl.load(tensor, [*at, hl.arange(FIRST).unsqueeze(0)], extra_mask=live.unsqueeze(1))
-    return first, hl.load(tensor, [*at, rest.unsqueeze(0)], extra_mask=live.unsqueeze(1))
+    rest = first + hl.arange(tensor.size(2) - first)
+    part = hl.load(tensor, [*at, hl.arange(first).unsqueeze(0)], extra_mask=live.unsqueeze(1))
+    return part, hl.load(tensor, [*at, rest.unsqueeze(0)], extra_mask=live.unsqueeze(1))
 
 
 def init_parts(f, head, live, segment, q, value_size, rest, parts):

@@ -317,20 +317,20 @@ def _attend_copied_kernel(
                 full_start, full_stop = clip_range(lowest, last, full_lo, full_hi, f)
                 token, head, live = q_block_rows(first, kv_head, first + left, queries_per_kv, block_m)
                 pos = context_len + token
-                q = load_parts(query, query_row - first + token, head, live, 1)
+                q = load_parts(query, query_row - first + token, head, live, 0)
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
                 m, l, acc, rest = init_sums(f, head, live, torch.maximum(part, int32(0)), q, value_size, 1)
                 row = (kv_head * tiles + region) * tile_size
                 for j_full in hl.grid(full_start, full_stop):
                     m, l, acc, rest = attend_block(
                         j_full, q, m, l, acc, rest, pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
-                        value_scales, row, kv_head, tile_size, 1, False, False,
+                        value_scales, row, kv_head, tile_size, 0, 1, False, False,
                     )  # fmt: skip
                 for i_edge in hl.grid(0, full_start - lowest + last - full_stop):
                     j_edge = masked_tile(i_edge, full_start - lowest, lowest, full_stop)
                     m, l, acc, rest = attend_block(
                         j_edge, q, m, l, acc, rest, pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
-                        value_scales, row, kv_head, tile_size, 1, True, False,
+                        value_scales, row, kv_head, tile_size, 0, 1, True, False,
                     )  # fmt: skip
                 total = narrow(acc, value_size)
                 at = item_of(counters, place, which, num_kv_heads)

@@ -46,7 +46,7 @@ from dsl_helion.binding import (
 from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_helion.dense_tiles import attend_block, masked_tile, may_overflow, tile_sources
 from dsl_helion.features import bundle, narrow, row_operands
-from dsl_helion.head_parts import init_sums, load_parts, store_partial_sums, store_sums
+from dsl_helion.head_parts import first_lanes, init_sums, load_parts, store_partial_sums, store_sums
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.paged_queries import attend_paged_queries
 from dsl_helion.primitives import q_block_rows, store_lse
@@ -123,6 +123,7 @@ def _unpaged_kernel(
     short: hl.constexpr,
     sequences: hl.constexpr,
     new: hl.constexpr,
+    first_part: hl.constexpr,
     parts: hl.constexpr,
     num_segments: int,
 ) -> None:
@@ -170,7 +171,7 @@ def _unpaged_kernel(
             row = (kv_head * tiles + begin - region_lo) * tile_size
         if mine:
             token, head, real = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
-            q = load_parts(query, query_start + token, head, real, parts)
+            q = load_parts(query, query_start + token, head, real, first_part)
             query_pos = context_len + token
             last_pos = context_len + torch.minimum(first + int32(block_q), query_len) - 1
             r = row_operands(f, seq, kv_head, token, head, real, context_len)
@@ -180,13 +181,13 @@ def _unpaged_kernel(
             for j_full in hl.grid(full_start, full_stop):
                 m, l, acc, acc_rest = attend_block(
                     j_full, q, m, l, acc, acc_rest, query_pos, seq_len, softmax_scale, f, r, keys, values,
-                    key_scales, value_scales, row, kv_head, tile_size, parts, False, new,
+                    key_scales, value_scales, row, kv_head, tile_size, first_part, parts, False, new,
                 )  # fmt: skip
             for i_edge in hl.grid(0, full_start - start + stop - full_stop):
                 j_edge = masked_tile(i_edge, full_start - start, start, full_stop)
                 m, l, acc, acc_rest = attend_block(
                     j_edge, q, m, l, acc, acc_rest, query_pos, seq_len, softmax_scale, f, r, keys, values,
-                    key_scales, value_scales, row, kv_head, tile_size, parts, True, new,
+                    key_scales, value_scales, row, kv_head, tile_size, first_part, parts, True, new,
                 )  # fmt: skip
             total = narrow(acc, value_size)
             if partial_acc is None or used <= 1:
@@ -272,6 +273,7 @@ def _attend(batch, features, out, config, workspace, lse, segments, sources, til
     args = (
         loadable(batch.query), keys, values, *scales, batch.query_start_loc, batch.seq_lens, out, lse, *sums, tiles,
         batch.softmax_scale, bundle(features, config, shape.head_size), shape.num_kv_heads, smallest_block_m(shape),
-        SHORT_QUERY, SEQUENCES, source == "new", parts_of(shape), segments,
+        SHORT_QUERY, SEQUENCES, source == "new", first_lanes(shape, batch.device),
+        parts_of(shape), segments,
     )  # fmt: skip
     run(_unpaged, config, args, block_sizes=sizes, loop_orders=[loop_order(config, 3)], descriptors=True)

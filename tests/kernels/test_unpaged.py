@@ -15,7 +15,7 @@ from common.cases.fills import INVISIBLE
 from common.choice.legal import value_parts
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
-from dsl_helion import binding, unpaged
+from dsl_helion import binding, head_parts, unpaged
 from dsls import in_helion, slow_in_helion
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
@@ -111,6 +111,12 @@ def test_values_of_many_lanes_are_summed_in_parts(dsl, lanes: int, num_keys: int
     sinks = Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0]))
     batch = make_batch(LENS, shape, new_kv=True, pad_tokens=3)
     judge(dsl, batch, sinks, num_keys, block_m=128, num_segments=2, new_kv=True)
+
+
+@pytest.mark.parametrize(("lanes", "first"), [(64, 0), (96, 64), (256, 0), (320, 256), (448, 0), (512, 256)])
+def test_tiles_of_k_that_no_box_of_helion_holds_are_two(lanes: int, first: int) -> None:
+    shape = AttentionShape(4, 2, lanes, 16, torch.bfloat16)
+    assert head_parts.first_lanes(shape, torch.device("cpu")) == first
 
 
 @pytest.mark.parametrize(
