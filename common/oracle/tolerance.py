@@ -5,8 +5,6 @@ inputs), the LSE, and what must hold exactly. The budgets are sums of the float6
 as the context grows.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
