@@ -17,7 +17,7 @@ from typing import Any
 
 from common import versions
 from compare.exits import OK, Parser, ending, nearest
-from compare.identity import IMPORTED_FROM
+from compare.identity import FOLDER, IMPORTED_FROM
 
 VERBS = {
     "run": "compare.run.command",
@@ -44,6 +44,10 @@ _ASKS_FOR_HELP = ("-h", "--help")
 
 class UnknownName(ValueError):
     """An unknown verb, study or page; the message names the nearest."""
+
+
+class NeedsCheckout(RuntimeError):
+    """A verb that reads committed results, in an installation without them."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,9 @@ class Command:
         return new
 
     def run(self) -> int:
+        asks_for_help = set(self.words) & set(_ASKS_FOR_HELP)
+        if self.module.startswith("compare.pages") and not (FOLDER / "docs" / "results").is_dir() and not asks_for_help:
+            raise NeedsCheckout(f"{self.name}: found an installation, allowed a checkout, which has docs/results")
         if over := self.over_a_fleet:
             return importlib.import_module(over).main(self)
         found = importlib.import_module(self.module)
@@ -144,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         versions.admit("compare")
         return max([command.run() for command in found], default=OK)
 
-    return ending(work, (UnknownName, versions.Unsuitable))
+    return ending(work, (UnknownName, NeedsCheckout, versions.Unsuitable))
 
 
 if __name__ == "__main__":

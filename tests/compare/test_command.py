@@ -133,3 +133,12 @@ def test_who_is_run_by_name_is_the_command_the_verb_run_and_the_children():
 def _runs(path: Path) -> bool:
     ifs = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If))
     return any("__main__" in ast.unparse(node.test) for node in ifs)
+
+
+@pytest.mark.parametrize("verb", ["history", "census", "pages"])
+def test_a_verb_that_reads_committed_results_says_so_where_there_are_none(verb, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "FOLDER", tmp_path)
+    assert command.main([verb]) == exits.USAGE
+    assert "allowed a checkout, which has docs/results" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        command.main([verb, "--help"] if verb != "pages" else ["pages", "figures", "--help"])
