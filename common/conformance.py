@@ -14,7 +14,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +38,7 @@ NO_ANSWER = "nothing was judged: no answer came in time"
 MOST_LATE = 5  # unanswered cases in a row, before any verdict, after which the rest is skipped
 MOST_PROCESSES, SHARE = 4, 8  # by default: the most processes, and the least cases of each
 NO_REPORT = "report: not written"
+MOST_LIMITS = 2**20  # characters of a file of --limits, which may have no end
 TAKES = {"first": ": few that find most", "full": ": a plain-torch kernel takes about ten minutes"}
 SHOWN = {"adapter": "auto", "device": "auto", "interpret": "auto", "time-limit": None, "supports": None, "limits": None}
 CHOICES = {"level": levels.LEVELS, "interpret": ("auto", "on", "off"), "device": ("auto", "cpu", "cuda")}
@@ -52,6 +52,9 @@ def _misused(asked: argparse.Namespace) -> str:
     for name, allowed in CHOICES.items():
         if (found := getattr(asked, name)) not in (*allowed, *[None] * (name == "level")):
             return f"--{name}: found {found!r:.60}, allowed {', '.join(allowed)}"
+    for name, other in (("level", "case"), ("report", "list")):  # neither would be used
+        if getattr(asked, name) is not None and getattr(asked, other):
+            return f"--{name}: found {getattr(asked, name)!r:.60} beside --{other}, allowed one of the two"
     if asked.device == "cuda" and not torch.cuda.is_available():
         return "--device: found cuda, and torch finds no GPU here; allowed cpu, auto"
     try:
@@ -70,9 +73,11 @@ def _limits(path: str | None) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MOST_LIMITS)
+        found = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise SpecError("limits", f"{error!s:.120}", "a JSON file") from error
+        raise SpecError("limits", f"{error!s:.120}", f"a JSON file of less than {MOST_LIMITS} characters") from error
     return limits_of(found)
 
 

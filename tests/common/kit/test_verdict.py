@@ -191,6 +191,9 @@ MISUSED = {
     "--supports=alibbi": "--SUPPORTS: found 'alibbi'",
     "--report=nowhere/report.json": "a file that can be written",
     "--limits=nowhere.json": "--limits: found",
+    "--limits=/dev/zero": "--limits: found",
+    "--case=batch-1 --level=smoke": "--level: found 'smoke' beside --case",
+    "--list --report=r.json": "--report: found 'r.json' beside --list",
     "--level=most": "--level: found 'most', allowed first, smoke, full",
     "--device=cuda": "torch finds no GPU here; allowed cpu",
     "--device=tpu": "--device: found 'tpu'",
@@ -205,7 +208,7 @@ def asked(*words):
 @pytest.mark.parametrize("word", MISUSED)
 def test_an_option_that_cannot_be_meant_is_told_by_its_name(word, monkeypatch):
     monkeypatch.setattr(conformance.torch.cuda, "is_available", lambda: False)
-    assert MISUSED[word] in conformance._misused(asked(word))
+    assert MISUSED[word] in conformance._misused(asked(*word.split()))
 
 
 def test_options_that_can_be_meant_are():
