@@ -18,6 +18,7 @@ from common import gpus
 from common.gpus import Gpu
 
 _ENVIRONMENT = "helion._compiler.compile_environment"
+_INDEXING = "helion._compiler.indexing_strategy"
 
 
 class MissingHook(RuntimeError):
@@ -38,6 +39,20 @@ def _min_dot_size(gpu: Gpu) -> Callable[..., tuple[int, ...]]:
         return tuple(int(size) for size in smallest(torch_dtype_to_tl(lhs), torch_dtype_to_tl(rhs)))
 
     return min_dot_size
+
+
+def _is_block() -> Callable[..., bool]:
+    """Whether Helion describes a block: on NVIDIA none of more than 256 elements in a dimension, on a CPU any."""
+    from helion._compiler.compile_environment import CompileEnvironment
+    from helion._compiler.indexing_strategy import TensorDescriptorIndexingStrategy
+
+    asked = TensorDescriptorIndexingStrategy.is_supported
+
+    def is_supported(*of: Any) -> bool:
+        with mock.patch.object(CompileEnvironment.current(), "device", torch.device("cuda")):
+            return asked(*of)
+
+    return staticmethod(is_supported)
 
 
 def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
@@ -77,6 +92,7 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
         ("helion._compat", "_supports_maxnreg", lambda: not amd),
         ("helion._compat", "_sm100_dot_tmem_lhs_broken", lambda device: gpu.arch == "sm_100"),
         ("helion._compiler.device_function", "_selects_tma_access", may_reach_tma),
+        (_INDEXING, "TensorDescriptorIndexingStrategy.is_supported", _is_block()),
         # dependent launches (griddepcontrol) are generated from sm_90 on
         (_ENVIRONMENT, "CompileEnvironment.ptx_capability", property(lambda _: None if amd else capability)),
         ("helion.runtime", "get_num_sm", units),

@@ -13,8 +13,11 @@ from common.cases.ask import Ask, with_scales
 from common.cases.batch import make_batch
 from common.cases.fills import INVISIBLE
 from common.choice.legal import value_parts
+from common.gpus import resolve
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
+from compare.competitors import registry
+from compilations import compilation
 from dsl_helion import binding, head_parts, unpaged
 from dsls import in_helion, slow_in_helion
 
@@ -117,6 +120,18 @@ def test_values_of_many_lanes_are_summed_in_parts(dsl, lanes: int, num_keys: int
 def test_tiles_of_k_that_no_box_of_helion_holds_are_two(lanes: int, first: int) -> None:
     shape = AttentionShape(4, 2, lanes, 16, torch.bfloat16)
     assert head_parts.first_lanes(shape, torch.device("cpu")) == first
+
+
+@pytest.mark.slow
+def test_tiles_of_heads_of_512_lanes_come_by_boxes_in_helion(compiled) -> None:
+    """As one tile K came by loads of 16 bytes, and each product waited for the one before: 71 waits a tile."""
+    prefill = dataclasses.replace(unpaged.DEFAULT.prefill, block_m=128, tile_size=32, num_warps=8)
+    config = registry.config_dict(dataclasses.replace(unpaged.DEFAULT, prefill=prefill))
+    shape = AttentionShape(32, 4, 512, 16, torch.bfloat16)
+    (outcome,) = compiled(resolve("h200"), compilation("helion/unpaged", [(2048, 2048)] * 4, shape, config))
+    launches = [facts for facts in outcome.facts if "_unpaged" in facts["kernel"]]
+    loops = [loop for facts in launches for loop in facts["loops"] if loop["matrix"]]
+    assert len(launches) == 2 and all(loop["loads"] == {"tma": 3} and loop["waits"] < 20 for loop in loops)
 
 
 @pytest.mark.parametrize(
