@@ -30,6 +30,7 @@ from common.spec.step_plan import (
     ITEMS,
     LISTS,
     NOWHERE,
+    PART,
     SHORT_ITEMS,
     ensure_served,
 )
@@ -160,21 +161,24 @@ def item_range(seq, left, position, seq_len, start, stop, key_cache, f, block_q,
 
 
 def store_item(plan, at, kv_head, m, l, acc, out, lse, partial, f, queries_per_kv, block_m):
-    """The output of a whole Q Block, or the sums of its segment into rows of `partial`."""
-    to_acc, to_m, to_l = partial
+    """The output of a whole Q Block, or the sums of its segment into rows of `partial`; where `out` or `partial` is
+    None, the other alone, without a mask for it."""
     _, item = item_at(plan, at)
     query_row, left, _, seq_len, _, _, part, _, scratch, _, first, _ = item
     token, head, live = q_block_rows(first, kv_head, first + left, queries_per_kv, block_m)
-    row = query_row - first + token
-    unserved = torch.where(seq_len < 0, float("nan"), 0.0)
-    whole = live & (part < 0)
-    store_rows(out, row, head, whole, normalise(acc, l, kv_head, f) + unserved)
-    store_lse(lse, row, head, whole, m + unserved, l)
-    to = scratch + part * (block_m // queries_per_kv * queries_per_kv) + hl.arange(block_m)
-    some = live & (part >= 0)
-    store_rows(to_acc, to, kv_head + torch.zeros_like(to), some, acc)
-    hl.store(to_m, [to, kv_head], m, extra_mask=some)
-    hl.store(to_l, [to, kv_head], l, extra_mask=some)
+    if out is not None:
+        row = query_row - first + token
+        unserved = torch.where(seq_len < 0, float("nan"), 0.0)
+        whole = live if partial is None else live & (part < 0)
+        store_rows(out, row, head, whole, normalise(acc, l, kv_head, f) + unserved)
+        store_lse(lse, row, head, whole, m + unserved, l)
+    if partial is not None:
+        to_acc, to_m, to_l = partial
+        to = scratch + part * (block_m // queries_per_kv * queries_per_kv) + hl.arange(block_m)
+        some = live if out is None else live & (part >= 0)
+        store_rows(to_acc, to, kv_head + torch.zeros_like(to), some, acc)
+        hl.store(to_m, [to, kv_head], m, extra_mask=some)
+        hl.store(to_l, [to, kv_head], l, extra_mask=some)
 
 
 def places(counters, which, num_kv_heads):
@@ -334,10 +338,13 @@ def _attend_copied_kernel(
                     )  # fmt: skip
                 total = narrow(acc, value_size)
                 at = item_of(counters, place, which, num_kv_heads)
-                store_item(
-                    plan, at, kv_head, m, l, total, out, lse, (partial_acc, partial_m, partial_l), f, queries_per_kv,
-                    block_m,
-                )  # fmt: skip
+                if hl.load(plan, [at, PART]) < 0:  # 128 rows under a mask for each would spill their sums
+                    store_item(plan, at, kv_head, m, l, total, out, lse, None, f, queries_per_kv, block_m)
+                else:
+                    store_item(
+                        plan, at, kv_head, m, l, total, None, None, (partial_acc, partial_m, partial_l), f,
+                        queries_per_kv, block_m,
+                    )  # fmt: skip
             place = programs + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
         if hl.atomic_add(counters, [2 * which + 1], 1) == programs - 1:
             counters[2 * which] = 0

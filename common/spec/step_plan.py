@@ -21,6 +21,7 @@ from common.spec.workspaces import CopyScratch
 # lie in the copy of its keys, in tiles (NOWHERE: they are not copied)
 FIELDS = ("seq", "row", "left", "position", "seq_len", "start", "stop", "part", "parts", "scratch", "short", "first")
 FIELDS += ("region",)
+PART = FIELDS.index("part")
 FIRST_ITEM = len(FIELDS)  # of entry n, where the device cuts: the first item of Q Block n, -1 where it is one item
 SIZE = 16  # entries begin at multiples of 64 bytes: one line of the cache holds an item
 END, HOLE = -1, -2  # no item from here on; a segment that its Q Block is too short for
