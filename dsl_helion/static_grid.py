@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import helion.language as hl
 import torch
 
-from common.choice.legal import fitted_part
+from common.choice.legal import fits_one, fitted_part
 from common.serving.static_grid import StaticGrid
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Precision, copied_scales, parts_of
@@ -67,12 +67,13 @@ class Part:
     """The Q Blocks and tiles of one class of queries that is read through pages.
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
-    programs: at most so many; 0: those of the Config.
+    programs, num_stages: 0: those of the Config.
     """
 
     block_m: int
     tile_size: int
     programs: int = 0
+    num_stages: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,12 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     held = 1 if wide and not gpu.mfma else 2  # programs a unit: two tiles of a decode's wide keys fill shared memory
     tile = 16 if wide and gpu.mfma else min(keys, 64)  # of a prompt: with more, LDS holds one program
     how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
+    five = gpu.tma and fits_one(how["block_m"], how["tile_size"], 4, 5, shape, gpu)
+    stages = 5 if five and how["block_m"] == 64 else 0  # page ids and keys are two tiles ahead, in one program per SM
     keys = fitted_part(how | {"tile_size": keys, "block_m": 16}, shape, gpu)["tile_size"]
     most = held + 1 if keys == 128 and not wide and gpu.tma else held
     matrix, units = 16 if gpu.mfma else 0, max(gpu.units, 1)
-    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), held * units)
+    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), held * units, stages)
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
     copied = Copied(**dense, programs=2 * units, copy_programs=8 * units)
     if gpu.tma and dense["block_m"] == 128 and parts_of(shape) == 1:
@@ -367,7 +370,8 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
         shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), rows <= 16,
         LISTS.index(name), min(part.programs or config.programs, cut.most_places(batch)),
     )  # fmt: skip
-    run(_attend_items, config, args, block_sizes=[rows, tile_size])
+    how = replace(config, num_stages=part.num_stages or config.num_stages)
+    run(_attend_items, how, args, block_sizes=[rows, tile_size])
 
 
 def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:

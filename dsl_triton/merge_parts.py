@@ -33,12 +33,13 @@ def _merge_parts_kernel(
     place = tl.program_id(0) // HELPERS  # of a Q Block under a KV head
     item = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE + FIRST_ITEM)  # the plan has that many entries
     total = tl.load(counters_ptr + MERGES) * NUM_KV_HEADS
+    item = tl.where(place < total, item, -1)
+    _, fields = item_at(plan_ptr + tl.maximum(item, 0) * SIZE)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # wait for the parts; the plan is older
     lane = tl.arange(0, padded(VALUE_SIZE))
     while place < total:
         if item >= 0:
-            _, fields = item_at(plan_ptr + item * SIZE)
             query_row, left, _, _, _, _, _, parts, first_row, short, _, _ = fields
             kv_head = place % NUM_KV_HEADS
             block_q = tl.where(short != 0, SHORT_Q, LONG_Q)
@@ -70,6 +71,7 @@ def _merge_parts_kernel(
                 store_lse(lse_ptr, lse_strides, token, head, live, top, sums)
         place += tl.num_programs(0) // HELPERS
         item = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE + FIRST_ITEM, mask=place < total, other=-1)
+        _, fields = item_at(plan_ptr + tl.maximum(item, 0) * SIZE)
 
 
 def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse, overlap: bool) -> None:

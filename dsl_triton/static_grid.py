@@ -54,13 +54,14 @@ class Part:
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
-    programs: at most so many; 0: those of the Config.
+    programs, num_stages: 0: those of the Config.
     """
 
     block_m: int
     tile_size: int
     gather: Gather = "key"
     programs: int = 0
+    num_stages: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Config(Cdna):
 
     programs: of a launch that reads pages, as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
     registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
-    overlap: the merge begins while the items run (programmatic dependent launch: NVIDIA from sm_90 on).
+    overlap: without a copy a launch begins while the one before runs (programmatic dependent launch: NVIDIA from sm_90
+        on).
     """
 
     decode: Part = Part(16, 32)
@@ -135,10 +137,12 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     most = held + 1 if keys == 128 and not wide and gpu.tma else held
     tile = 16 if wide and gpu.mfma else min(keys, 64)  # of a prompt: with more, LDS holds one program
     how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
+    five = gpu.tma and fits(how["block_m"], how["tile_size"], 4, 5, shape, gpu)
+    stages = 5 if five and how["block_m"] == 64 else 0  # page ids and keys are two tiles ahead, in one program per SM
     keys = fitted_part(how | {"tile_size": keys, "block_m": 16}, shape, gpu)["tile_size"]
     gather = "run" if shape.cache_dtype.itemsize > 1 else "key"  # 8 bits by runs spill on an A100
     matrix, units, overlap = 16 if gpu.mfma else 0, max(gpu.units, 1), gpu.tma
-    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units)
+    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
     copied = Copied(**dense, programs=2 * units, copy_programs=8 * units, overlap=overlap, descriptors=gpu.tma)
     if gpu.tma and dense["block_m"] == 128 and parts_of(shape) == 1:
@@ -188,39 +192,54 @@ def store_item(
 
 
 @triton.jit
-def places(counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
-    """How many places a launch's list has: its items under each KV head. It is read again where it is needed: a number
-    that lives over the loop of tiles takes a register."""
+def list_of(counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
+    """Of a launch's list: its first item, behind those of short queries, and how many places it has: its items under
+    each KV head. It is read again where it is needed: a number that lives over the loop of tiles takes a register."""
     shorts = tl.load(counters_ptr + SHORT_ITEMS)
     if WHICH == 0:
-        return shorts * NUM_KV_HEADS
+        return 0, shorts * NUM_KV_HEADS
     else:
-        return (tl.load(counters_ptr + ITEMS) - shorts) * NUM_KV_HEADS
+        return shorts, (tl.load(counters_ptr + ITEMS) - shorts) * NUM_KV_HEADS
 
 
 @triton.jit
 def item_of(plan_ptr, counters_ptr, place, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
     """Where the item of a place lies. The heads of an item are neighbours."""
-    item_ptr = plan_ptr + place // NUM_KV_HEADS * SIZE
-    if WHICH != 0:  # behind those of short queries
-        item_ptr += tl.load(counters_ptr + SHORT_ITEMS) * SIZE
-    return item_ptr
+    first, _ = list_of(counters_ptr, WHICH, NUM_KV_HEADS)
+    return plan_ptr + (first + place // NUM_KV_HEADS) * SIZE
 
 
 @triton.jit
-def next_place(counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
-    """The place after this program's: the end, where every place has a program of its own."""
-    place = places(counters_ptr, WHICH, NUM_KV_HEADS)
-    if place > tl.num_programs(0):
+def first_item(plan_ptr, counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
+    """This program's first place, whether there is such a one, the item's seq and its other fields."""
+    place = tl.program_id(0)
+    first, total = list_of(counters_ptr, WHICH, NUM_KV_HEADS)
+    there = place < total
+    if WHICH == 0:  # the plan has an entry for each program: no need to wait for the counters
+        seq, item = item_at(plan_ptr + place // NUM_KV_HEADS * SIZE)
+    else:
+        seq, item = item_at(plan_ptr + (first + place // NUM_KV_HEADS) * SIZE, there)
+    return place, there, seq, item
+
+
+@triton.jit
+def next_item(plan_ptr, counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
+    """The place after this program's, as `first_item`: none where every place has a program of its own."""
+    first, total = list_of(counters_ptr, WHICH, NUM_KV_HEADS)
+    place = total
+    if total > tl.num_programs(0):
         place = tl.num_programs(0) + tl.atomic_add(counters_ptr + 2 * WHICH, 1, sem="relaxed")
-    return place
+    there = place < total
+    seq, item = item_at(plan_ptr + (first + place // NUM_KV_HEADS) * SIZE, there)
+    return place, there, seq, item
 
 
 @triton.jit
 def leave(counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
     """Once all programs have claimed their last item, set the counters for the next layer."""
     done = 0
-    if places(counters_ptr, WHICH, NUM_KV_HEADS) > tl.num_programs(0):
+    _, total = list_of(counters_ptr, WHICH, NUM_KV_HEADS)
+    if total > tl.num_programs(0):
         done = tl.atomic_add(counters_ptr + 2 * WHICH + 1, 1) + 1
     if done == tl.num_programs(0):
         tl.store(counters_ptr + 2 * WHICH, 0)
@@ -250,15 +269,9 @@ def _attend_items_kernel(
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    place = tl.program_id(0)
-    if WHICH == 0:  # the plan has an entry for each program: no need to wait for the counters
-        seq = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE)
-    else:
-        there = place < places(counters_ptr, WHICH, NUM_KV_HEADS)
-        seq = tl.load(item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS), mask=there, other=HOLE)
-    while place < places(counters_ptr, WHICH, NUM_KV_HEADS):
+    place, there, seq, item = first_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
+    while there:
         kv_head = place % NUM_KV_HEADS
-        _, item = item_at(item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS))
         query_row, left, position, seq_len, start, stop, part, _, _, _, first, region = item
         mine = seq != HOLE
         if WHICH != 0:
@@ -283,14 +296,17 @@ def _attend_items_kernel(
                 ), TILE_SIZE,
             )  # fmt: skip
             acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
+            done = place
+            place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
             store_item(
-                item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS), place % NUM_KV_HEADS, m, l, acc, out_ptr,
+                item_of(plan_ptr, counters_ptr, done, WHICH, NUM_KV_HEADS), done % NUM_KV_HEADS, m, l, acc, out_ptr,
                 lse_ptr, parts, f, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, VALUE_SIZE, BLOCK_M,
             )  # fmt: skip
-        place = next_place(counters_ptr, WHICH, NUM_KV_HEADS)
-        there = place < places(counters_ptr, WHICH, NUM_KV_HEADS)
-        seq = tl.load(item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS), mask=there, other=HOLE)
+        else:
+            place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
     leave(counters_ptr, WHICH, NUM_KV_HEADS)
+    if OVERLAP and WHICH != 0:
+        tl.extra.cuda.gdc_wait()  # this launch ends after that of the short queries, beside which it ran
 
 
 @triton.jit(do_not_specialize=["tiles"])  # do not recompile for another scratch
@@ -312,12 +328,11 @@ def _attend_copied_kernel(
     BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, WHICH: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    place = tl.program_id(0)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # wait for the copy; the plan is older
-    while place < places(counters_ptr, WHICH, NUM_KV_HEADS):
+    place, there, seq, item = first_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
+    while there:
         kv_head = place % NUM_KV_HEADS
-        seq, item = item_at(item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS))
         query_row, left, position, seq_len, start, stop, part, _, _, _, first, region = item
         if (seq != HOLE) & (region != NOWHERE):
             context_len = position - first
@@ -346,18 +361,21 @@ def _attend_copied_kernel(
                     keys, values, None, None, scales[0], scales[1], at + j * TILE_SIZE, 0,
                     TILE_SIZE, VALUE_SIZE, MASKED=True, FOREIGN=False,
                 )  # fmt: skip
+            done = place
+            place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
             store_item(
-                item_of(plan_ptr, counters_ptr, place, WHICH, NUM_KV_HEADS), place % NUM_KV_HEADS, m, l,
+                item_of(plan_ptr, counters_ptr, done, WHICH, NUM_KV_HEADS), done % NUM_KV_HEADS, m, l,
                 narrow(acc[0], VALUE_SIZE), out_ptr, lse_ptr, parts, f, out_strides, lse_strides, NUM_KV_HEADS,
                 QUERIES_PER_KV, VALUE_SIZE, BLOCK_M,
             )  # fmt: skip
-        place = next_place(counters_ptr, WHICH, NUM_KV_HEADS)
+        else:
+            place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
     leave(counters_ptr, WHICH, NUM_KV_HEADS)
 
 
 def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> None:
     """Items of a list, through pages."""
-    shape, short, overlap = batch.shape, name == "short", config.overlap and cut.is_short
+    shape, short, overlap = batch.shape, name == "short", config.overlap and not cut.copied
     part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
     rows = max(triton.next_power_of_2(block_q * shape.queries_per_kv), smallest_block_m(shape))
     form = rows, tile_size, run_length(part.gather, batch, tile_size)
@@ -368,8 +386,9 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
         strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, PART=form, WHICH=LISTS.index(name), OVERLAP=overlap,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        num_warps=config.num_warps, num_stages=part.num_stages or config.num_stages,
         **({"maxnreg": config.registers} if config.registers else {}), **config.options(),
+        **({"launch_pdl": True} if overlap and not short else {}),
     )  # fmt: skip
 
 

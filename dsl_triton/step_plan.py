@@ -299,13 +299,16 @@ def _plan_kernel(
 
 
 @triton.jit
-def item_at(item_ptr):
-    """seq, and the other FIELDS of an item."""
-    row, left, position = tl.load(item_ptr + 1), tl.load(item_ptr + 2), tl.load(item_ptr + 3)
-    seq_len, start, stop = tl.load(item_ptr + 4), tl.load(item_ptr + 5), tl.load(item_ptr + 6)
-    part, parts, scratch = tl.load(item_ptr + 7), tl.load(item_ptr + 8), tl.load(item_ptr + 9)
-    short, first, region = tl.load(item_ptr + 10), tl.load(item_ptr + 11), tl.load(item_ptr + 12)
-    return tl.load(item_ptr), (row, left, position, seq_len, start, stop, part, parts, scratch, short, first, region)
+def item_at(item_ptr, there=None):
+    """seq, and the other FIELDS of an item. there: mask of the loads."""
+    row, left = tl.load(item_ptr + 1, mask=there), tl.load(item_ptr + 2, mask=there)
+    position, seq_len = tl.load(item_ptr + 3, mask=there), tl.load(item_ptr + 4, mask=there)
+    start, stop = tl.load(item_ptr + 5, mask=there), tl.load(item_ptr + 6, mask=there)
+    part, parts = tl.load(item_ptr + 7, mask=there), tl.load(item_ptr + 8, mask=there)
+    scratch, short = tl.load(item_ptr + 9, mask=there), tl.load(item_ptr + 10, mask=there)
+    first, region = tl.load(item_ptr + 11, mask=there), tl.load(item_ptr + 12, mask=there)
+    fields = row, left, position, seq_len, start, stop, part, parts, scratch, short, first, region
+    return tl.load(item_ptr, mask=there), fields
 
 
 def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -> int:

@@ -57,15 +57,16 @@ class StaticGrid:
         if not workspace.planned:
             self.prepare(batch, features, config, workspace)
         cut = self.cut(batch, config, workspace)
-        side = None if cut.is_short else side_stream(batch.device)
+        overlap = hasattr(config, "overlap") and config.overlap and not cut.copied
+        side = None if cut.is_short or overlap else side_stream(batch.device)  # that, or beside it in one stream
         with beside(side):
             self.attend_pages(batch, features, out, config, workspace, lse, cut, "short")
         if not cut.is_short:
             if not cut.copied or self.attend_copied(batch, features, out, config.copied, workspace, lse, cut):
                 self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
             join(side)
-        overlap = {"overlap": config.overlap and cut.is_short} if hasattr(config, "overlap") else {}
-        self.merge_parts(batch, features, out, workspace, cut, lse, **overlap)
+        dependent = {"overlap": overlap} if hasattr(config, "overlap") else {}
+        self.merge_parts(batch, features, out, workspace, cut, lse, **dependent)
 
     def cut(self, batch: PagedBatch, config: Any, workspace: PlannedScratch) -> Cut:
         """How sequences become items; by the hints of a capture, not by a batch's lengths."""

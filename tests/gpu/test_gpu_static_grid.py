@@ -19,10 +19,10 @@ TOKENS, SEQS, KEYS = 2048, 32, 4096
 BATCHES = 50
 
 
-def captured(kernel_id):
+def captured(kernel_id, tokens=TOKENS):
     """The kernel, a batch that fills the capacity, its outputs, and the graph of one launch on them."""
     kernel = here(kernel_id)
-    batch = at_capacity([(TOKENS // SEQS, KEYS)] * SEQS, SHAPE, TOKENS, SEQS, KEYS, device="cuda")
+    batch = at_capacity([(tokens // SEQS, KEYS)] * SEQS, SHAPE, tokens, SEQS, KEYS, device="cuda")
     config, _ = registry.default_config(kernel_id, kernel, SHAPE, batch.stats, detect())
     workspace = kernel.workspace(SHAPE, Capacity.of(batch), config)
     out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2], device="cuda")
@@ -46,12 +46,13 @@ def results(outputs, run):
 
 
 @pytest.mark.parametrize("kernel_id", ["triton/static_grid", "helion/static_grid"])
-def test_fifty_random_batches_replay_with_the_bits_of_eager_launches(kernel_id):
-    kernel, static, outputs, workspace, launch, graph = captured(kernel_id)
+@pytest.mark.parametrize("tokens", [TOKENS, TOKENS // 2], ids=["copied", "paged"])
+def test_fifty_random_batches_replay_with_the_bits_of_eager_launches(kernel_id, tokens):
+    kernel, static, outputs, workspace, launch, graph = captured(kernel_id, tokens)
     generator = random.Random(11)
     for seed in range(BATCHES):
-        lens = random_lens(generator, TOKENS, SEQS, KEYS) if seed else []
-        batch = at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS, device="cuda", seed=seed)
+        lens = random_lens(generator, tokens, SEQS, KEYS) if seed else []
+        batch = at_capacity(lens, SHAPE, tokens, SEQS, KEYS, device="cuda", seed=seed)
         refill(static, batch)
         eager, replayed = results(outputs, launch), results(outputs, graph.replay)
         for mine, theirs in zip(replayed, eager, strict=True):
