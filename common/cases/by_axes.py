@@ -138,17 +138,17 @@ PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
     *map(_whole_tiles, (32, 128)),
     *(_aligned(tile, tiles) for tile in (16, 32, 64, 128, 256) for tiles in (0, 1)),
     _graph(1025),
-    _TINY | {"context": (65_540,), "query": (1,), "page": (512,), "sequences": (1, 2)},
     _TINY | {"query": (2050,), "context": (0,), "page": (64,), "sequences": (1,)},
     {"shared_pages": (65,), "mix": ("long",), "page": (8,), "context": (1100,), "sequences": (3,), "query": (1, 3)},
 )  # fmt: skip
 # In two calls: more than a thousand query tokens beside several heads, in one prompt, and in one among many short ones;
-# page ids past 20 bits.
+# page ids past 20 bits; 8,193 pages of a sequence.
 DEAR: tuple[dict[str, tuple[Any, ...]], ...] = (
     _SMALLEST | {"query": (1030,), "context": (0,), "page": (64,), "sequences": (1,)},
     _SMALLEST | {"query": (513,), "context": (64, 129), "sequences": (59,), "mix": ("prompts",), "place": ("middle",)},
     _TINY | {"ratio": (2,), "page": (8,), "arrange": (layouts.far_pages,), "sequences": (1, 2), "key_style": (None,),
              "value_style": (None,)},
+    _TINY | {"context": (65_540,), "query": (1,), "page": (8,), "sequences": (1, 2)},
 )  # fmt: skip
 STRANGE = (  # in addition at `full`: dearer ones
     *(_of_model(model) for model in {(m.heads[0] // m.heads[1], m[2:]): m for m in published.MODELS}.values()),

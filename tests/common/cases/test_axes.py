@@ -112,6 +112,7 @@ def test_what_no_small_case_has_is_asked_at_smoke():
     cases = [axes_case(number) for number in range(num_smoke())]
     assert max(keys for case in cases for _, keys in case.lens) > 65_536
     assert max(len(case.lens) for case in cases) > 1024
+    assert max(keys // case.block_size for case in cases for _, keys in case.lens) >= 8192
     assert max(case.heads[0] for case in cases) >= 128
     assert max(sum(query for query, _ in case.lens) for case in cases) > 2048
     assert max(case.ask.sliding_window or 0 for case in cases) > 10_000
