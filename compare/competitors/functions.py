@@ -4,7 +4,6 @@ The function is called through the adapters of the kit, with the batch's own ten
 writing to `out` is copied there, inside of the timed call: a kernel that writes to `out` has no such copy.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,10 +25,6 @@ class Function:
         self.SUPPORTS, self.CONTRACT = self._declared.supports, self._declared.contract
         self._call = isolated.ADAPTERS[self._declared.adapter]
         self.__module__ = target.__module__ if hasattr(target, "__module__") else type(target).__module__
-
-    def space(self, shape: AttentionShape, gpu: Any) -> Iterator[None]:
-        """It has no configs."""
-        return iter(())
 
     def workspace(self, shape: AttentionShape, capacity: Any, config: None) -> None:
         """It allocates for itself."""

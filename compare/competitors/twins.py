@@ -85,12 +85,8 @@ def name_of(kind: str, kernel_id: str) -> str:
 
 
 @cache
-def _twin(kind: str, kernel_id: str) -> Twin:
-    return _KINDS[kind](registry.load(kernel_id))
-
-
 def __getattr__(name: str) -> Twin:
     kind, _, kernel = name.partition("__")
     if kind not in _KINDS or not kernel:
         raise AttributeError(name)
-    return _twin(kind, kernel.replace("__", "/"))
+    return _KINDS[kind](registry.load(kernel.replace("__", "/")))

@@ -18,23 +18,17 @@ _TRITON = "aiter.ops.triton"
 _KERNELS, _LAUNCH = f"{_TRITON}._triton_kernels.attention.unified_attention", f"{_TRITON}.attention.unified_attention"
 
 
-def _units() -> int:
-    return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else UNITS
-
-
-def _arch() -> SimpleNamespace:
-    return SimpleNamespace(name=ARCH, is_rdna=False)
-
-
 def load() -> ModuleType:
     """The module that has `unified_attention`. Raises ImportError where a file is missing or asks for more."""
     folder = bare_files.folder_of(BARE, ("kernels", "unified_attention"))
     held = {
-        f"{_TRITON}.utils.device_info": {"get_num_sms": _units},
+        f"{_TRITON}.utils.device_info": {"get_num_sms": lambda: bare_files.units(UNITS)},
         f"{_TRITON}.utils.types": {"e4m3_dtype": torch.float8_e4m3fnuz},
         f"{_TRITON}.utils._triton": {"arch_info": SimpleNamespace(get_arch=lambda: ARCH)},
         f"{_TRITON}.utils._triton.kernel_repr": {"make_kernel_repr": lambda *_: None},
-        f"{_TRITON}._triton_kernels.flash_attn_triton_amd.utils": {"get_arch": _arch},
+        f"{_TRITON}._triton_kernels.flash_attn_triton_amd.utils": {
+            "get_arch": lambda: SimpleNamespace(name=ARCH, is_rdna=False)
+        },
         f"{_TRITON}._triton_kernels.attention": {},
     }
     with bare_files.standing_in(held):

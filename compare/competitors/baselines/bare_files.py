@@ -20,9 +20,9 @@ from common.spec.kernel import Capacity, asked_of_shape
 UNITS = 132  # of an H200, for which a peer chooses where no GPU is
 
 
-def units() -> int:
-    """The SMs or compute units of the GPU here."""
-    return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else UNITS
+def units(absent: int = UNITS) -> int:
+    """The SMs or compute units of the GPU here; `absent` without one."""
+    return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else absent
 
 
 def no_scratch(shape: AttentionShape, capacity: Capacity, config: None) -> None:

@@ -4,9 +4,6 @@ The package is pure Python. `conch_decode` is its kernel for one query token a s
 """
 
 import importlib
-from collections.abc import Callable
-
-import torch
 
 from common.spec.kernel import Precision, launches
 from compare.competitors.baselines import bare_files
@@ -19,13 +16,8 @@ LIMITS = {"block_size": [16, 32, 64, 128, 256, 512, 1024]}  # "must be power of 
 DEFAULT = None
 
 
-def _find() -> Callable[..., torch.Tensor]:
-    return importlib.import_module("conch.ops.attention.varlen_attention").varlen_attention
-
-
-_attend = _find()
-
 workspace = bare_files.no_scratch
+_attend = importlib.import_module("conch.ops.attention.varlen_attention").varlen_attention
 
 
 @launches(NAME, SUPPORTS)

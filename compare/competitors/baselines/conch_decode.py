@@ -1,9 +1,6 @@
 """conch-triton-kernels' `paged_attention`: one query token a sequence, with parts of a sequence side by side."""
 
 import importlib
-from collections.abc import Callable
-
-import torch
 
 from common.spec.kernel import Precision, launches
 from compare.competitors.baselines import bare_files
@@ -16,13 +13,8 @@ LIMITS = {"block_size": [16, 32, 64, 128, 256, 512, 1024], "max_query_len": 1}
 DEFAULT = None
 
 
-def _find() -> Callable[..., torch.Tensor]:
-    return importlib.import_module("conch.ops.attention.paged_attention").paged_attention
-
-
-_attend = _find()
-
 workspace = bare_files.no_scratch
+_attend = importlib.import_module("conch.ops.attention.paged_attention").paged_attention
 
 
 @launches(NAME, SUPPORTS)

@@ -5,7 +5,6 @@ what else was looked at.
 """
 
 import importlib
-from collections.abc import Callable
 
 import torch
 
@@ -19,15 +18,9 @@ SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})
 CONTRACT = Precision(dot="tf32")  # its dots name no precision
 
 
-def _find() -> Callable[..., torch.Tensor]:
-    if not torch.cuda.is_available():
-        raise ImportError("FlagGems asks for its GPU when it is imported; none is here")
-    return importlib.import_module("flag_gems").flash_attn_varlen_func
-
-
-_attend = _find()
-
-
+if not torch.cuda.is_available():
+    raise ImportError("FlagGems asks for its GPU when it is imported; none is here")
+_attend = importlib.import_module("flag_gems").flash_attn_varlen_func
 DEFAULT = None
 workspace = bare_files.no_scratch
 

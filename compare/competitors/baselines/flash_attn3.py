@@ -15,8 +15,8 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
-from common.spec.kernel import Capacity, Precision, launches
-from compare.competitors.baselines.bare_files import own_words, scales_of, window_of
+from common.spec.kernel import Precision, launches
+from compare.competitors.baselines.bare_files import no_scratch, own_words, scales_of, window_of
 
 NAME = "baseline/flash_attn3"
 RELEASE = ("vllm", "0.25.1", "", "BSD-3-Clause", "CUDA", 0)
@@ -72,16 +72,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     yield Config(32)
 
 
-@dataclass
-class Plan:
-    """scheduler_metadata of a step's lengths; None in what `prepare` is given, or where the interface has none."""
-
-    scheduler_metadata: torch.Tensor | None = None
-
-
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Plan:
-    """Room for the plan of a step."""
-    return Plan()
+workspace = no_scratch
 
 
 def _refuse(batch: PagedBatch) -> None:
@@ -92,16 +83,18 @@ def _refuse(batch: PagedBatch) -> None:
         raise UnsupportedFeature(NAME, f"block_size {shape.block_size}", "a multiple of 16")
 
 
-def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Plan) -> Plan:
-    """The step's schedule. It depends on the lengths alone, which all layers and page sets share.
+def prepare(
+    batch: PagedBatch, features: Features, config: Config, workspace: torch.Tensor | None
+) -> torch.Tensor | None:
+    """The step's scheduler_metadata. It depends on the lengths alone, which all layers and page sets share.
 
     None without causality: the library refuses its own metadata there, for their size, in batches of several lengths.
     """
     _refuse(batch)
-    if workspace.scheduler_metadata is None and _interface.__name__ in _VLLM and features.causal:
-        with own_words(NAME, batch):
-            return Plan(_metadata(batch, features, config))
-    return workspace
+    if workspace is not None or _interface.__name__ not in _VLLM or not features.causal:
+        return workspace
+    with own_words(NAME, batch):
+        return _metadata(batch, features, config)
 
 
 def _metadata(batch: PagedBatch, features: Features, config: Config) -> torch.Tensor:
@@ -132,7 +125,9 @@ def launch(batch, features, out, config, workspace, lse) -> None:
         _call(batch, features, out, config, workspace)
 
 
-def _call(batch: PagedBatch, features: Features, out: torch.Tensor, config: Config, workspace: Plan) -> None:
+def _call(
+    batch: PagedBatch, features: Features, out: torch.Tensor, config: Config, scheduled: torch.Tensor | None
+) -> None:
     common = {
         "softmax_scale": batch.softmax_scale,
         "causal": features.causal,
@@ -152,7 +147,7 @@ def _call(batch: PagedBatch, features: Features, out: torch.Tensor, config: Conf
             seqused_k=batch.seq_lens,
             block_table=batch.block_table,
             out=out,
-            scheduler_metadata=workspace.scheduler_metadata,
+            scheduler_metadata=scheduled,
             fa_version=FA_VERSION,
             **common,
         )

@@ -9,7 +9,6 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,15 +22,10 @@ HEAD_SIZES = (64, 128, 256)
 DTYPES = (torch.float16, torch.bfloat16)
 
 
-def _find() -> ModuleType:
-    if not torch.cuda.is_available() or torch.version.cuda is None:
-        raise ImportError("FlashInfer needs an NVIDIA GPU; none is here")
-    module = importlib.import_module("flashinfer")
-    print(f"flashinfer {getattr(module, '__version__', '?')} from {module.__file__}", file=sys.stderr)
-    return module
-
-
-library = _find()
+if not torch.cuda.is_available() or torch.version.cuda is None:
+    raise ImportError("FlashInfer needs an NVIDIA GPU; none is here")
+library = importlib.import_module("flashinfer")
+print(f"flashinfer {getattr(library, '__version__', '?')} from {library.__file__}", file=sys.stderr)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,7 @@ import torch
 
 from common.spec import Features, PagedBatch, UnsupportedFeature
 from common.spec.metadata import lens_of
-from compare.competitors.baselines.flashinfer_paths import Pages, Path, Plan, library, options, pages_of, sizes
-
-
-def _plan_arguments(pages: Pages) -> tuple[torch.Tensor, ...]:
-    return pages.query_indptr, pages.indptr, pages.indices, pages.last_page_len
+from compare.competitors.baselines.flashinfer_paths import Path, Plan, library, options, pages_of, sizes
 
 
 @dataclass(frozen=True)
@@ -25,7 +21,7 @@ class Pod(Path):
             raise UnsupportedFeature(self.name, "one kind of sequence", "prompts beside decodes")
         parts = pages_of(batch, prompts), pages_of(batch, decodes)
         wrapper = library.BatchPODWithPagedKVCacheWrapper(workspace.scratch, "NHD")
-        arguments = [argument for pages in parts for argument in _plan_arguments(pages)]
+        arguments = [x for p in parts for x in (p.query_indptr, p.indptr, p.indices, p.last_page_len)]
         wrapper.plan(*arguments, *sizes(batch.shape), **options(batch, features))
         return Plan(workspace.scratch, wrapper, parts)
 

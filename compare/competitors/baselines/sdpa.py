@@ -5,6 +5,7 @@ that the call itself waits for nothing.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -34,10 +35,7 @@ class Plan:
 
     @property
     def starts(self) -> list[int]:
-        starts = [0]
-        for query_len, _ in self.lens:
-            starts.append(starts[-1] + query_len)
-        return starts
+        return [*accumulate((query_len for query_len, _ in self.lens), initial=0)]
 
 
 Dense = list[tuple[torch.Tensor, torch.Tensor]]  # K and V, [1 or num_seqs, num_kv_heads, keys, head_size]

@@ -5,8 +5,6 @@ at most as long as a page, so a subclass names shorter ones than 64 where pages 
 """
 
 import importlib
-from dataclasses import dataclass
-from types import ModuleType
 
 import torch
 
@@ -32,32 +30,19 @@ if interpreter.wanted():
 DEFAULT = None
 
 
-def _find() -> ModuleType:
-    return importlib.import_module("xformers.ops.fmha")
-
-
-_fmha = _find()
+_fmha = importlib.import_module("xformers.ops.fmha")
 _OPERATORS = {
     tile: type(f"FwOp{tile}", (_fmha.triton_splitk.FwOp,), {"BLOCK_N": tile, "__module__": __name__})
     for tile in (16, 32, 64)
 }
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The bias of a step; None before `prepare`."""
-
-    bias: object = None
+workspace = bare_files.no_scratch
 
 
-def workspace(shape, capacity, config) -> Plan:
-    """The call allocates its scratch."""
-    return Plan()
-
-
-def prepare(batch: PagedBatch, features, config, workspace: Plan) -> Plan:
-    """The bias of these lengths. Raises UnsupportedFeature for queries of several lengths."""
-    if workspace.bias is not None:
+def prepare(batch: PagedBatch, features, config, workspace: object) -> object:
+    """The bias of these lengths, once a step. Raises UnsupportedFeature for queries of several lengths."""
+    if workspace is not None:
         return workspace
     lens = list(lens_of(batch.query_start_loc, batch.seq_lens))
     queries, keys = [one for one, _ in lens], [one for _, one in lens]
@@ -70,7 +55,7 @@ def prepare(batch: PagedBatch, features, config, workspace: Plan) -> Plan:
             NAME, f"pages of K {apart} slots apart, of V {other}", f"a multiple of {size}, as many"
         )
     kind = _fmha.attn_bias.PagedBlockDiagonalCausalWithOffsetPaddedKeysMask
-    return Plan(kind.from_seqlens(queries, keys, batch.block_table * (apart // size), size, device=batch.device))
+    return kind.from_seqlens(queries, keys, batch.block_table * (apart // size), size, device=batch.device)
 
 
 def _pool(cache: torch.Tensor, groups: int) -> torch.Tensor:
@@ -81,11 +66,11 @@ def _pool(cache: torch.Tensor, groups: int) -> torch.Tensor:
 @launches(NAME, SUPPORTS)
 def launch(batch, features, out, config, workspace, lse) -> None:
     """One call, copied into the live rows of `out`."""
-    plan = prepare(batch, features, config, workspace)
+    bias = prepare(batch, features, config, workspace)
     live, groups = slice(0, min(batch.stats.num_tokens, batch.num_tokens)), batch.shape.queries_per_kv
     query = batch.query[live].unflatten(1, (batch.shape.num_kv_heads, groups))[None]
     pools = _pool(batch.key_cache, groups), _pool(batch.value_cache, groups)
     tile = max(tile for tile in _OPERATORS if batch.shape.block_size % tile == 0)
-    asked = _fmha.triton_splitk.Inputs(query, *pools, attn_bias=plan.bias, scale=batch.softmax_scale)
+    asked = _fmha.triton_splitk.Inputs(query, *pools, attn_bias=bias, scale=batch.softmax_scale)
     found, _ = _OPERATORS[tile].apply(asked, needs_gradient=False)
     out[live].copy_(found.view_as(out[live]))

@@ -106,7 +106,7 @@ def fa3(monkeypatch):
 
 def run_fa3(fa3, case):
     trial = Trial.of(BY_NAME[case], lse=False)
-    plan = fa3.prepare(trial.batch, trial.features, fa3.DEFAULT, fa3.Plan())
+    plan = fa3.prepare(trial.batch, trial.features, fa3.DEFAULT, None)
     fa3.launch(trial.batch, trial.features, trial.out, fa3.DEFAULT, plan)
     return trial, fa3._interface.calls[-1]
 
