@@ -53,8 +53,8 @@ class Plan(PagedAttention):
         workspace: torch.Tensor | None = None,
         **options: Any,
     ) -> None:
-        """As `plan_paged_attention` says. capacity, options: as `Reach.of` takes them. Raises SpecError."""
-        reach = Reach.of(family, *capacity, **options)
+        """As `plan_paged_attention` says. capacity, options: as `Reach` takes them. Raises SpecError."""
+        reach = Reach(family, *capacity, **options)
         if typical_seq_len is not None:
             typical_seq_len = expect_integer(typical_seq_len, "typical_seq_len", 1)
         remark(family.name)
@@ -436,6 +436,6 @@ def sizer(family: Family) -> Callable[..., int]:
         Allocates nothing. Raises what `plan_paged_attention` raises.
         """
         of = family.asked(portable), shape, max_tokens, max_seqs, max_seq_len, device
-        return Reach.of(*of, features, kernel, max_keys, one_config).num_bytes
+        return Reach(*of, features, kernel, max_keys, one_config).num_bytes
 
     return workspace_bytes

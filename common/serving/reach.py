@@ -3,7 +3,7 @@
 In: a family, a shape, a capacity, features. Out: choices, a layout of scratch for each, bytes. Allocates nothing.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
@@ -25,9 +25,9 @@ _PLAIN = Features()
 
 @dataclass
 class Reach:
-    """The choices of a capacity.
+    """The choices of a capacity, made with it. Raises SpecError.
 
-    kernel: the kernel that serves every call; None where `auto` chooses. only: its single choice, with one config.
+    kernel: the kernel that serves every call; None where `auto` chooses. only: its single choice, with `one_config`.
     choices: each with the stats that reach it. parts: what a warm-up compiles for them (`pieces`).
     room, layouts: of each choice, the largest batch and its scratch; also of choices that calls added later.
     """
@@ -37,50 +37,35 @@ class Reach:
     max_tokens: int
     max_seqs: int
     max_seq_len: int
-    device: torch.device
-    features: Features
-    kernel: str | None
-    max_keys: int
-    only: Choice | None = None
-    choices: dict[Choice, list[BatchStats]] = field(default_factory=dict)
-    parts: set[tuple[str, str, Any]] = field(default_factory=set)
-    room: dict[Choice, tuple[int, int]] = field(default_factory=dict)  # tokens and sequences
-    layouts: dict[Choice, scratch.Layout] = field(default_factory=dict)
+    device: torch.device | str
+    features: Features = _PLAIN
+    kernel: str | None = None
+    max_keys: int | None = None
+    one_config: InitVar[bool] = True
+    only: Choice | None = field(default=None, init=False)
+    choices: dict[Choice, list[BatchStats]] = field(init=False)
+    parts: set[tuple[str, str, Any]] = field(init=False)
+    room: dict[Choice, tuple[int, int]] = field(default_factory=dict, init=False)  # tokens and sequences
+    layouts: dict[Choice, scratch.Layout] = field(default_factory=dict, init=False)
 
-    @classmethod
-    def of(
-        cls,
-        family: Family,
-        shape: AttentionShape,
-        max_tokens: int,
-        max_seqs: int,
-        max_seq_len: int,
-        device: torch.device | str,
-        features: Features = _PLAIN,
-        kernel: str | None = None,
-        max_keys: int | None = None,
-        one_config: bool = True,
-    ) -> "Reach":
-        """Raises SpecError."""
-        max_tokens = expect_integer(max_tokens, "max_tokens", 1)
-        max_seqs = expect_integer(max_seqs, "max_seqs", 1)
-        max_seq_len = expect_integer(max_seq_len, "max_seq_len", 1)
-        max_keys = max_seq_len if max_keys is None else expect_integer(max_keys, "max_keys", 0)
+    def __post_init__(self, one_config: bool) -> None:
+        for name in ("max_tokens", "max_seqs", "max_seq_len"):
+            setattr(self, name, expect_integer(getattr(self, name), name, 1))
+        self.max_keys = self.max_seq_len if self.max_keys is None else expect_integer(self.max_keys, "max_keys", 0)
         one_config = expect_flag(one_config, "one_config")
-        for name, value, kind in (("shape", shape, AttentionShape), ("features", features, Features)):
+        for name, kind in (("shape", AttentionShape), ("features", Features)):
+            value = getattr(self, name)
             expect(isinstance(value, kind), name, type(value).__name__, f"common.spec.{kind.__name__}")
-        if kernel is not None:
-            expect_kernel(family, kernel)
-        device = _numbered(device)
-        found = cls(family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys)
-        found.choices = found._choices(one_config)
-        found.parts = {piece for choice in found.choices for piece in pieces(choice)}
-        for choice, reached in found.choices.items():
-            found._place(choice, found._most(reached))
-        most = found.num_bytes
-        for choice in found.choices:
-            found._place(choice, found._whole, most)
-        return found
+        if self.kernel is not None:
+            expect_kernel(self.family, self.kernel)
+        self.device = _numbered(self.device)
+        self.choices = self._choices(one_config)
+        self.parts = {piece for choice in self.choices for piece in pieces(choice)}
+        for choice, reached in self.choices.items():
+            self._place(choice, self._most(reached))
+        most = self.num_bytes
+        for choice in self.choices:
+            self._place(choice, self._whole, most)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -224,7 +224,7 @@ def test_the_warm_up_of_a_server_is_small(monkeypatch, dsl):
     K and V is the most."""
     monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: H200)
     shape, auto = AttentionShape(), importlib.import_module(f"dsl_{dsl}.auto")
-    plan = Reach.of(auto.FAMILY, shape, 8192, 256, 131072, "cpu", Features(), None, None, True)
+    plan = Reach(auto.FAMILY, shape, 8192, 256, 131072, "cpu", Features(), None, None, True)
     assert len({piece for choice in plan.choices for piece in pieces(choice)}) <= 140
     sizes = [layout.num_bytes for layout in plan.layouts.values()]
     assert max(sizes) <= 850 * 2**20
