@@ -2,7 +2,7 @@
 
 import fnmatch
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -69,9 +69,7 @@ def wide(seed: int = 0) -> tuple[Workload, ...]:
         for name in ("fp8-kv", "fp8-query"):
             ask, sizes = _STORED[name]
             rows.append((text, replace(LLAMA_3_8B, **sizes), ask, MARK + name))
-    return tuple(
-        _seeded([Workload(text + name, parse_lens(text), shape, ask) for text, shape, ask, name in rows], seed)
-    )
+    return _seeded((Workload(text + name, parse_lens(text), shape, ask) for text, shape, ask, name in rows), seed)
 
 
 # The suites of the paper's Figures 6 to 9: their rows, and the kernels that each figure compares.
@@ -149,6 +147,7 @@ TILE = 128  # keys: contexts are log-uniform behind it, for below a tile their l
 # A kernel at a seventh of both ends in 21 ms. K and V then take less than 14 GB, query and out less than 1.1 GB.
 MAX_MS, GBPS, TFLOPS, MAX_TOKENS = 3.0, 4570, 793, 32 * 1024
 
+_Asked = tuple[AttentionShape, Ask]
 _KINDS = ("decode", "prefill", "mixed", "speculative")
 _OTHERS = (  # shapes of every third round of the classes
     (AttentionShape(64, 8, 128, 32), Ask()),
@@ -210,19 +209,26 @@ def _label(number: int, row: Workload) -> str:
     return f"t{number:02}-{row.kind}-{stats.num_seqs}x{stats.max_query_len}of{stats.max_seq_len}"
 
 
-def draw(count: int = ROWS) -> list[Workload]:
-    """The first `count` rows: the classes take turns, so that any leading part has all of them; rows out of bounds are
-    redrawn."""
-    generator = torch.Generator().manual_seed(SEED)
+def _drawn(generator: torch.Generator, count: int, asked: Callable[[int], _Asked]) -> list[Workload]:
+    """`count` rows: the classes take turns, so that any leading part has all of them; rows out of bounds are
+    redrawn. asked: the shape and the features of a row, by its number."""
     rows: list[Workload] = []
     while len(rows) < count:
         number = len(rows)
-        turn = number // len(_KINDS)
-        shape, ask = _OTHERS[turn // 3 % len(_OTHERS)] if turn % 3 == 2 else (LLAMA_3_8B, Ask())
-        row = Workload("", tuple(_lens(generator, _KINDS[number % len(_KINDS)])), shape, ask)
+        row = Workload("", tuple(_lens(generator, _KINDS[number % len(_KINDS)])), *asked(number))
         if fits(row):
             rows.append(replace(row, label=_label(number, row)))
     return rows
+
+
+def _tuned(number: int) -> _Asked:
+    turn = number // len(_KINDS)
+    return _OTHERS[turn // 3 % len(_OTHERS)] if turn % 3 == 2 else (LLAMA_3_8B, Ask())
+
+
+def draw() -> list[Workload]:
+    """The rows of `tuning`."""
+    return _drawn(torch.Generator().manual_seed(SEED), ROWS, _tuned)
 
 
 # Rows that nobody fits to: shapes and batches drawn by the run's seed, so that a new seed is a new test.
@@ -242,7 +248,7 @@ def _one_of(generator: torch.Generator, values: tuple | range):
     return values[int(torch.randint(len(values), (), generator=generator))]
 
 
-def _unseen_shape(generator: torch.Generator) -> tuple[AttentionShape, Ask]:
+def _unseen_shape(generator: torch.Generator) -> _Asked:
     """8 to 128 query heads, 1 to 16 of them a KV head; heads of 64 to 256, pages of 16 to 128."""
     heads = 0
     while heads not in _QUERY_HEADS:
@@ -260,19 +266,13 @@ def unseen(seed: int = 0, count: int = UNSEEN_ROWS) -> tuple[Workload, ...]:
     Lengths are drawn and bounded as those of `tuning`.
     """
     generator = torch.Generator().manual_seed(1_000_003 * (seed + 1))
-    shapes: dict[tuple[AttentionShape, Ask], None] = {}
+    shapes: dict[_Asked, None] = {}
     while len(shapes) < UNSEEN_SHAPES:
         shapes[_unseen_shape(generator)] = None
-    rows: list[Workload] = []
-    while len(rows) < count:
-        number = len(rows)
-        # one shape on in each round of the classes, for there are as many classes as divide the shapes
-        shape, ask = list(shapes)[(number + number // UNSEEN_SHAPES) % UNSEEN_SHAPES]
-        row = Workload("", tuple(_lens(generator, _KINDS[number % len(_KINDS)])), shape, ask)
-        if fits(row):
-            heads = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size}"
-            rows.append(replace(row, label=f"u{_label(number, row)[1:]}@{heads}"))
-    return tuple(_seeded(rows, seed))
+    # one shape on in each round of the classes, for there are as many classes as divide the shapes
+    rows = _drawn(generator, count, lambda n: list(shapes)[(n + n // UNSEEN_SHAPES) % UNSEEN_SHAPES])
+    heads = (f"{s.num_query_heads}:{s.num_kv_heads}:{s.head_size}" for s in (row.shape for row in rows))
+    return _seeded([replace(row, label=f"u{row.label[1:]}@{of}") for row, of in zip(rows, heads, strict=True)], seed)
 
 
 _KB = 1024
@@ -296,7 +296,7 @@ def smoke(seed: int = 0) -> tuple[Workload, ...]:
         Workload("window-17", ((1, 60), (12, 40)), shape(half), Ask(sliding_window=17)),
         Workload("non-causal", ((9, 30), (6, 6)), shape(full), Ask(causal=False)),
     )
-    return tuple(_seeded(rows, seed))
+    return _seeded(rows, seed)
 
 
 def static(seed: int = 0) -> tuple[Workload, ...]:
@@ -306,7 +306,7 @@ def static(seed: int = 0) -> tuple[Workload, ...]:
         shape = AttentionShape(4, 1, head, 16, torch.bfloat16)
         rows.append(Workload(f"decode-head-{head}", ((1, 70), (1, 33)), shape))
         rows.append(Workload(f"prefill-head-{head}", ((20, 20),), shape))
-    return tuple(_seeded(rows, seed))
+    return _seeded(rows, seed)
 
 
 def _short(n: int) -> str:
@@ -327,7 +327,7 @@ def peers(seed: int = 0) -> tuple[Workload, ...]:
     prompts.append(Workload("8q1k~", tuple((n, n) for n in vary(8, 1024, 77))))
     prompts.append(Workload("q32k", ((32768, 32768),)))
     mixed = Workload("16q1s2k_16q512s1536", parse_lens("16q1s2k_16q512s1536"))
-    return tuple(_seeded([*decode, verify, *prompts, mixed], seed))
+    return _seeded([*decode, verify, *prompts, mixed], seed)
 
 
 _EXTEND = ("q128s8k", "q512s8k", "q512s32k", "q2ks32k", "8q256s4k")
@@ -370,17 +370,12 @@ def serving(seed: int = 0) -> tuple[Workload, ...]:
     variants += [(f"page{page}", replace(LLAMA_3_8B, block_size=page), Ask()) for page in (64, 128)]
     others = [(text, shape, ask, name) for name, shape, ask in variants for text in _ONE_A_CLASS]
     rows = [_serving_row(number, *row) for number, row in enumerate([*plain, *others])]
-    return tuple(_seeded(rows, seed))
+    return _seeded(rows, seed)
 
 
-def tuning(seed: int = 0) -> tuple[Workload, ...]:
-    """The rows that choices are fitted to; no other suite shares one."""
-    return tuple(_seeded(draw(), seed))
-
-
-def _seeded(rows: list[Workload] | tuple[Workload, ...], seed: int) -> list[Workload]:
+def _seeded(rows: Iterable[Workload], seed: int) -> tuple[Workload, ...]:
     """The rows with values seeded by run and row; the lengths do not depend on the seed."""
-    return [replace(row, seed=seed * 1000 + number) for number, row in enumerate(rows)]
+    return tuple(replace(row, seed=seed * 1000 + number) for number, row in enumerate(rows))
 
 
 SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
@@ -388,13 +383,13 @@ SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
     "static": static,
     "peers": peers,
     "serving": serving,
-    "tuning": tuning,
+    "tuning": lambda seed: _seeded(draw(), seed),  # what choices are fitted to; no other suite shares a row
     "unseen": unseen,
-    "fig6": lambda seed: tuple(_seeded(fig6(), seed)),
-    "fig7": lambda seed: tuple(_seeded(fig7(), seed)),
-    "fig8": lambda seed: tuple(_seeded(fig8(), seed)),
-    "fig9": lambda seed: tuple(_seeded(fig9(), seed)),
-    "features": lambda seed: tuple(_seeded(rows(), seed)),
+    "fig6": lambda seed: _seeded(fig6(), seed),
+    "fig7": lambda seed: _seeded(fig7(), seed),
+    "fig8": lambda seed: _seeded(fig8(), seed),
+    "fig9": lambda seed: _seeded(fig9(), seed),
+    "features": lambda seed: _seeded(rows(), seed),
     "wide": wide,
 }
 

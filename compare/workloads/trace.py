@@ -47,13 +47,6 @@ class Rule:
         )
 
 
-def _timestamp(text: str) -> float:
-    """Seconds since 1970 of `2023-11-16 18:15:46.6805900`; any number of decimals."""
-    whole, _, decimals = text.strip().partition(".")
-    moment = datetime.datetime.fromisoformat(whole).replace(tzinfo=datetime.UTC)
-    return moment.timestamp() + (float(f"0.{decimals}") if decimals else 0.0)
-
-
 def _shown(values: Iterable[object]) -> str:
     """A line of the file for a terminal: at most 80 characters, none of which moves its cursor."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in ",".join(map(str, values)))[:80]
@@ -83,7 +76,8 @@ def read(path: Path) -> list[Request]:
     found = []
     for line, row in _rows(path):
         try:
-            arrival = _timestamp(row["TIMESTAMP"] or "")
+            moment = datetime.datetime.fromisoformat((row["TIMESTAMP"] or "").strip())
+            arrival = moment.replace(tzinfo=datetime.UTC).timestamp()
             prompt, generated = int(row["ContextTokens"] or ""), int(row["GeneratedTokens"] or "")
         except (ValueError, TypeError):
             values = _shown(row[name] for name in COLUMNS)
