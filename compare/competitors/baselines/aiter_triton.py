@@ -58,23 +58,4 @@ def _refuse(shape: AttentionShape) -> None:
 def launch(batch, features, out, config, workspace, lse) -> None:
     """One call of AITER's function, into the live rows of `out`."""
     _refuse(batch.shape)
-    live = slice(0, min(batch.stats.num_tokens, batch.num_tokens))
-    _attend(
-        q=batch.query[live],
-        k=batch.key_cache,
-        v=batch.value_cache,
-        out=out[live],
-        cu_seqlens_q=batch.query_start_loc,
-        max_seqlen_q=batch.stats.max_query_len,
-        seqused_k=batch.seq_lens,
-        max_seqlen_k=batch.stats.max_seq_len,
-        softmax_scale=batch.softmax_scale,
-        causal=True,
-        window_size=bare_files.window_of(features),
-        block_table=batch.block_table,
-        softcap=features.softcap or 0,
-        q_descale=None,
-        k_descale=None,
-        v_descale=None,
-        sinks=features.sinks,
-    )
+    _attend(**bare_files.unified(batch, features, out), q_descale=None, k_descale=None, v_descale=None)

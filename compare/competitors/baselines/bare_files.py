@@ -35,6 +35,19 @@ def window_of(features: Features) -> tuple[int, int]:
     return left, 0 if features.causal else left
 
 
+def unified(batch: PagedBatch, features: Features, out: torch.Tensor) -> dict[str, Any]:
+    """The arguments of vLLM's `unified_attention` that AITER's fork has too, over the live rows of query and `out`."""
+    stats = batch.stats
+    live = slice(0, min(stats.num_tokens, batch.num_tokens))
+    return {
+        "q": batch.query[live], "k": batch.key_cache, "v": batch.value_cache, "out": out[live],
+        "cu_seqlens_q": batch.query_start_loc, "max_seqlen_q": stats.max_query_len, "seqused_k": batch.seq_lens,
+        "max_seqlen_k": stats.max_seq_len, "softmax_scale": batch.softmax_scale, "causal": features.causal,
+        "window_size": window_of(features), "block_table": batch.block_table, "softcap": features.softcap or 0,
+        "sinks": features.sinks,
+    }  # fmt: skip
+
+
 @contextlib.contextmanager
 def own_words(name: str, batch: PagedBatch) -> Iterator[None]:
     """What a library says to a batch of 8 bits or of wide heads, as UnsupportedFeature; other batches are not caught.

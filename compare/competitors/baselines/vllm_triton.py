@@ -118,27 +118,5 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     """One call of vLLM's function, into the live rows of `out`."""
     _refuse(batch.shape)
     with bare_files.own_words(NAME, batch):
-        _call(batch, features, out, workspace)
-
-
-def _call(batch: PagedBatch, features: Features, out: torch.Tensor, workspace: Workspace | None) -> None:
-    stats = batch.stats
-    live = slice(0, min(stats.num_tokens, batch.num_tokens))
-    _interface().unified_attention(
-        q=batch.query[live],
-        k=batch.key_cache,
-        v=batch.value_cache,
-        out=out[live],
-        cu_seqlens_q=batch.query_start_loc,
-        max_seqlen_q=stats.max_query_len,
-        seqused_k=batch.seq_lens,
-        max_seqlen_k=stats.max_seq_len,
-        softmax_scale=batch.softmax_scale,
-        causal=features.causal,
-        window_size=bare_files.window_of(features),
-        block_table=batch.block_table,
-        softcap=features.softcap or 0,
-        sinks=features.sinks,
-        **_scales(features, batch),
-        **_scratch(batch, workspace),
-    )
+        given = bare_files.unified(batch, features, out)
+        _interface().unified_attention(**given, **_scales(features, batch), **_scratch(batch, workspace))
