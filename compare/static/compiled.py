@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from compare.static.loops import UnreadableCode
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -65,10 +67,6 @@ class CompiledLaunch:
         return self.arch.startswith("gfx")
 
 
-class NoCodeObject(RuntimeError):
-    """Triton compiled to something that is neither an AMD nor an NVIDIA code object."""
-
-
 _CODE = {"hsaco": "amdgcn", "cubin": "ptx"}  # stage of the code object: stage of its text
 
 
@@ -85,10 +83,10 @@ def from_triton(
     dropped: tuple[str, ...],
     seconds: float,
 ) -> CompiledLaunch:
-    """From a triton CompiledKernel. Raises NoCodeObject."""
+    """From a triton CompiledKernel. Raises UnreadableCode for neither an AMD nor an NVIDIA code object."""
     kind = next((kind for kind in _CODE if kind in compiled.asm), None)
     if kind is None:
-        raise NoCodeObject(f"code object: found {sorted(compiled.asm)}, allowed one with {' or '.join(_CODE)}")
+        raise UnreadableCode(f"code object: found {sorted(compiled.asm)}, allowed one with {' or '.join(_CODE)}")
     meta = compiled.metadata
     return CompiledLaunch(
         kernel=kernel,

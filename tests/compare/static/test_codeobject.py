@@ -7,7 +7,7 @@ from compiled_child import compiled
 
 from compare.static import amd_code, nvidia_code
 from compare.static.codeobject import UnreadableCode, pass_flops, product_flops, read
-from compare.static.compiled import NoCodeObject, from_triton
+from compare.static.compiled import from_triton
 
 SASS = """
         /*0000*/                   LDC R1, c[0x0][0x28] ;                          /* 0x00000a00ff017b82 */
@@ -152,7 +152,7 @@ def test_another_kind_of_code_is_refused_by_name():
     class Compiled:
         asm = {"spirv": b""}  # noqa: RUF012
 
-    with pytest.raises(NoCodeObject, match="spirv"):
+    with pytest.raises(UnreadableCode, match="spirv"):
         from_triton(Compiled(), "kernel", (1,), (), (), 0.0)
 
 
