@@ -4,7 +4,7 @@ import pytest
 import torch
 import triton
 
-from calls import assert_right, unwritten
+from calls import assert_right, judged, unwritten
 from common import gpus
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, PagedBatch
@@ -50,11 +50,7 @@ def whole(dsl, batch: PagedBatch, features: Features, *prefill) -> tuple[torch.T
     """The launch of all queries, judged."""
     module = dsl.module("adjustable_tile")
     config = module.Config(module.Prefill(*prefill), dsl.module("parallel_softmax").Config(16, 32, 2))
-    out, lse = unwritten(batch)
-    workspace = module.workspace(batch.shape, Capacity.of(batch), config)
-    module.launch(batch, features, out, config, workspace, lse=lse)
-    judge(dsl, batch, features, (out, lse))
-    return out, lse
+    return judged(module, batch, features, config)
 
 
 def judge(dsl, batch: PagedBatch, features: Features, found: tuple[torch.Tensor, torch.Tensor]) -> None:

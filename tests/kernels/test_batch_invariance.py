@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from calls import launched
 from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.serving.grid import on_grid
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
-from common.spec.kernel import Capacity
 from dsls import in_triton, slow_in_helion
 
 SHAPE = AttentionShape(8, 2, 32, 16, torch.bfloat16)
@@ -18,13 +18,8 @@ MATES = ([], [(17, 17)], [(1, 5)] * 4)
 
 
 def rows(kernel, batch: PagedBatch, tokens: int) -> torch.Tensor:
-    out = torch.zeros_like(batch.query)
-    if hasattr(kernel, "choose"):  # auto
-        config = kernel.choose(batch.shape, batch.stats, None, frozenset({"batch_invariant"}))
-    else:
-        config = kernel.DEFAULT
-    kernel.launch(batch, ASKED, out, config, kernel.workspace(batch.shape, Capacity.of(batch), config))
-    return out[:tokens]
+    asked = batch.shape, batch.stats, None, frozenset({"batch_invariant"})
+    return launched(kernel, batch, ASKED, kernel.choose(*asked) if hasattr(kernel, "choose") else None)[0][:tokens]
 
 
 def beside(lens: list, mates: list) -> PagedBatch:

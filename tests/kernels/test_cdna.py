@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from calls import judged
 from common import gpus
 from common.cases.batch import make_batch
 from common.gpus import resolve
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
 from common.serving.cdna import settled
-from common.spec import AttentionShape, Features, PagedBatch, cdna
-from common.spec.kernel import Capacity
+from common.spec import AttentionShape, Features, cdna
 from common.spec.metadata import BatchStats
 from common.spec.toolchain import Toolchain
 from compare.static.helion_target import helion_as
@@ -35,13 +33,6 @@ def changed(config: Any, **levers: Any) -> Any:
     return dataclasses.replace(config, **found, **{name: v for name, v in levers.items() if name in parts})
 
 
-def judge(module: Any, config: Any, batch: PagedBatch, features: Features = Features()) -> None:  # noqa: B008
-    out, lse = torch.full_like(batch.query, float("nan")), torch.full(batch.query.shape[:2], float("nan"))
-    module.launch(batch, features, out, config, module.workspace(batch.shape, Capacity.of(batch), config), lse=lse)
-    verdict = check(out, lse, batch, features, module.CONTRACT, reference(batch, features))
-    assert verdict.ok, verdict.reason
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -52,7 +43,7 @@ def judge(module: Any, config: Any, batch: PagedBatch, features: Features = Feat
 def test_levers_change_no_result(dsl, name):
     module = dsl.module(name)
     levers = LEVERS if dsl.name == "triton" else {"transposed_keys": True}
-    judge(module, changed(module.DEFAULT, **levers), make_batch(LENS, SHAPE))
+    judged(module, make_batch(LENS, SHAPE), Features(), changed(module.DEFAULT, **levers))
 
 
 @in_triton
@@ -62,7 +53,7 @@ def test_transposed_keys_by_runs(dsl, tile_size):
     module = dsl.module("adjustable_tile")
     prefill = module.Prefill(16, max(tile_size, 16), "run", transposed_keys=True)
     shape = dataclasses.replace(SHAPE, block_size=32 if tile_size == 8 else 16, head_size=24)
-    judge(module, dataclasses.replace(module.DEFAULT, prefill=prefill), make_batch(LENS, shape))
+    judged(module, make_batch(LENS, shape), Features(), dataclasses.replace(module.DEFAULT, prefill=prefill))
 
 
 @in_helion
@@ -70,7 +61,8 @@ def test_transposed_keys_by_runs(dsl, tile_size):
 @pytest.mark.parametrize("gather", ["page", "flat", "2idx"])
 def test_transposed_keys_in_every_gather_form(dsl, gather):
     module = dsl.module("q_block")
-    judge(module, module.Config(tile_size=32, gather=gather, transposed_keys=True), make_batch(LENS, SHAPE))
+    config = module.Config(tile_size=32, gather=gather, transposed_keys=True)
+    judged(module, make_batch(LENS, SHAPE), Features(), config)
 
 
 @in_triton
@@ -80,14 +72,14 @@ def test_tiles_without_descriptors(dsl, new_kv):
     module = dsl.module("unpaged")
     prefill = module.Prefill(tile_size=32, new_kv=new_kv, descriptors=False, transposed_keys=True)
     batch = make_batch([(17, 17), (20, 20)], SHAPE, new_kv=True)
-    judge(module, dataclasses.replace(module.DEFAULT, prefill=prefill), batch)
+    judged(module, batch, Features(), dataclasses.replace(module.DEFAULT, prefill=prefill))
 
 
 @pytest.mark.parametrize("xcds", [1, 2, 8])
 def test_every_head_and_block_has_one_program(xcds):
     """Five sequences of one token under seven heads: 35 programs, which no number of dies divides."""
     shape = AttentionShape(7, 7, 16, 16, torch.float32)
-    judge(q_block, q_block.Config(16, 16, xcds=xcds), make_batch([(1, 20)] * 5, shape))
+    judged(q_block, make_batch([(1, 20)] * 5, shape), Features(), q_block.Config(16, 16, xcds=xcds))
 
 
 def test_a_launch_asks_amds_compiler_for_what_a_config_sets():

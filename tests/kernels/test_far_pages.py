@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calls import assert_right
+from calls import assert_right, launched
 from common.cases.ask import Ask, with_scales
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
@@ -37,10 +37,7 @@ def test_pages_beyond_32_bits_are_found(dsl, rung):
     moved = batch.replace(key_cache=apart(batch.key_cache, page, 32), value_cache=apart(batch.value_cache, page, 32))
     kernel, found = registry.load(f"{dsl}/{rung}"), []
     for one in (batch, moved):
-        out = torch.full_like(batch.query, float("nan"))
-        scratch = kernel.workspace(shape, Capacity.of(one), kernel.DEFAULT)
-        kernel.launch(one, features, out, kernel.DEFAULT, scratch)
-        found.append(out)
+        found.append(launched(kernel, one, features)[0])
     assert torch.equal(*found) and not found[0].isnan().any()
 
 

@@ -5,11 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from calls import assert_right, unwritten
+from calls import judged, launched
 from common.cases.batch import make_batch
 from common.cases.named import BY_NAME
-from common.spec import AttentionShape, Features, PagedBatch, SpecError
-from common.spec.kernel import Capacity
+from common.spec import AttentionShape, Features, SpecError
 from dsl_helion.ablations import idiomatic
 from dsl_helion.q_block import Config as HelionConfig
 from dsls import in_helion, slow_in_helion
@@ -18,17 +17,6 @@ from kernel_cases import conform
 KERNELS = ("naive", "q_block", "parallel_softmax", "split")
 SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
 LENS = [(1, 90), (3, 40), (20, 20)]
-
-
-def run(kernel, batch: PagedBatch, features: Features, config=None) -> tuple[torch.Tensor, torch.Tensor]:
-    config = config or kernel.DEFAULT
-    out, lse = unwritten(batch)
-    kernel.launch(batch, features, out, config, kernel.workspace(batch.shape, Capacity.of(batch), config), lse=lse)
-    return out, lse
-
-
-def judge(kernel, batch: PagedBatch, features: Features, config=None) -> None:
-    assert_right(*run(kernel, batch, features, config), batch, features, kernel.CONTRACT)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -43,7 +31,7 @@ def test_an_output_of_another_dtype_is_refused(dsl, name: str) -> None:
 @pytest.mark.slow_in_helion
 def test_every_gather_form_is_right_under_a_window(dsl, gather: str) -> None:
     batch = make_batch(LENS, SHAPE, style="interleaved")
-    judge(dsl.module("q_block"), batch, Features(sliding_window=19), HelionConfig(16, 32, gather))
+    judged(dsl.module("q_block"), batch, Features(sliding_window=19), HelionConfig(16, 32, gather))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +46,7 @@ def test_segments_have_the_tiles_that_their_merge_counts(dsl, name: str, page: i
     alone = dsl.module("parallel_softmax").DEFAULT
     short = dataclasses.replace(alone, tile_size=tile_size, num_segments=4, gather=pages)
     config = short if name == "parallel_softmax" else dataclasses.replace(kernel.DEFAULT, decode=short)
-    judge(kernel, batch, Features(), config)
+    judged(kernel, batch, Features(), config)
 
 
 @pytest.mark.parametrize(
@@ -72,15 +60,15 @@ def test_any_number_of_segments_is_right(dsl, segments: int, window: int | None,
     kernel = dsl.module("parallel_softmax")
     form = {"gather": gather} if dsl.name == "triton" else {}
     config = kernel.Config(16, tile_size, segments, **form)
-    judge(kernel, make_batch(LENS, SHAPE), Features(sliding_window=window), config)
+    judged(kernel, make_batch(LENS, SHAPE), Features(sliding_window=window), config)
 
 
 @pytest.mark.parametrize("grid", ["tokens", slow_in_helion("sequences")])
 def test_both_grids_of_the_paper_are_right(dsl, grid: str) -> None:
     naive = dsl.module("naive")
-    judge(naive, make_batch([(1, 30), (4, 20)], SHAPE), Features(), naive.Config(grid))
+    judged(naive, make_batch([(1, 30), (4, 20)], SHAPE), Features(), naive.Config(grid))
     batch = make_batch([(2, 20), (0, 3), (1, 1)], SHAPE, pad_tokens=2)
-    judge(naive, batch, Features(causal=False, sliding_window=9), naive.Config(grid))
+    judged(naive, batch, Features(causal=False, sliding_window=9), naive.Config(grid))
 
 
 @pytest.mark.parametrize("causal", [True, slow_in_helion(False)], ids=["causal", "non-causal"])
@@ -88,7 +76,9 @@ def test_both_grids_of_the_paper_are_right(dsl, grid: str) -> None:
 def test_the_widest_window_is_no_window(dsl, name: str, causal: bool) -> None:
     """2^31 - 1 added to a position leaves int32."""
     batch = make_batch([(1, 30), (4, 20), (2, 0)], SHAPE)
-    widest, plain = (run(dsl.module(name), batch, Features(causal=causal, sliding_window=w)) for w in (2**31 - 1, None))
+    widest, plain = (
+        launched(dsl.module(name), batch, Features(causal=causal, sliding_window=w)) for w in (2**31 - 1, None)
+    )
     assert torch.equal(widest[0], plain[0]) and torch.equal(widest[1], plain[1])
 
 

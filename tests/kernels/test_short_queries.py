@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from calls import unwritten
+from calls import launched, unwritten
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
@@ -31,9 +31,7 @@ def test_only_rows_of_short_queries_are_written_and_as_alone(dsl, lens: list[tup
     batch = make_batch(lens, SHAPE)
     assert (batch.num_seqs * LONGEST < batch.num_tokens) == (len(lens) == 5)
     out, lse = short_queries(module, config, batch)
-    whole, whole_lse = torch.empty_like(out), torch.empty_like(lse)
-    scratch = module.workspace(SHAPE, Capacity.of(batch), config)
-    module.launch(batch, Features(), whole, config, scratch, lse=whole_lse)
+    whole, whole_lse = launched(module, batch, Features(), config)
     start = 0
     for query_len, _ in lens:
         rows = slice(start, start + query_len)

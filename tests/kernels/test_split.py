@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from calls import assert_right, unwritten
+from calls import assert_right, judged
 from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.oracle.reference import reference
@@ -32,10 +32,7 @@ def config(split):
 
 def run(split, batch: PagedBatch, features: Features = CAUSAL) -> torch.Tensor:
     """Judged against the reference, which reads the pages."""
-    out, lse = unwritten(batch)
-    split.launch(batch, features, out, config(split), None, lse=lse)
-    assert_right(out, lse, batch, features, split.CONTRACT)
-    return out
+    return judged(split, batch, features, config(split))[0]
 
 
 def rewritten(batch: PagedBatch) -> PagedBatch:

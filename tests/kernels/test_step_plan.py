@@ -57,27 +57,9 @@ def given(lens, keys=2**20):
 
 
 def expected(lens, block_q, segments, causal, window=None):
-    """Fields as FIELDS says, in the documented order; a window leaves the order as it is without."""
-    blocks, start = [], 0
-    for seq, (query, keys) in enumerate(lens):
-        for block in range(cdiv(query, block_q) if query > SHORT else 0):
-            first = block * block_q
-            end = keys - query + min(first + block_q, query) if causal else keys
-            tiles = max(cdiv(max(end, 0), TILE), 1)
-            position, stop, lowest = keys - query + first, tiles, 0
-            if window:
-                if not causal:
-                    stop = max(cdiv(min(keys, position + min(block_q, query - first) + window - 1), TILE), 1)
-                lowest = min(max(position - window + 1, 0) // TILE, stop - 1)
-            blocks.append((-tiles, seq, -block, lowest, stop, [seq, start + first, query - first, position, keys]))
-        start += query
-    items = []
-    for _, _, _, lowest, stop, fields in sorted(blocks):
-        each = cdiv(stop - lowest, segments)
-        for segment in range(segments):
-            begin, end = (min(lowest + at * each, stop) for at in (segment, segment + 1))
-            items.append([*fields, begin, end, segment if each < stop - lowest else -1] if begin < end else None)
-    return items
+    """The items of a cut of long queries into so many segments each, as far as the native kernel reads them."""
+    items = chosen(lens, Cut((block_q, TILE), SHORT, segments=segments), causal, window)
+    return [item and item[:NATIVE] for item in items]
 
 
 def random_lens(rng):
@@ -163,20 +145,8 @@ def test_a_plan_without_room_is_refused_before_any_launch():
 CUT = Cut((8, 32), 3, (2, TILE), programs=40, rows=150, copied=9)
 
 
-def chosen(lens, cut, causal, window):
-    """Items as FIELDS says, where the device cuts: the documented cost of every number of segments, on the host."""
-    sequences, start = [], 0
-    for query, keys in lens:
-        block_q, tile = cut.short if query <= cut.longest_short else cut.long
-        seen = (window if causal else 2 * window - 1) if window else 2**30
-
-        def tiles(n, seen=seen, block_q=block_q):
-            return max(cdiv(min(n, seen + block_q), cut.unit), 1)
-
-        count = cdiv(query, block_q)
-        work = float(count * tiles(keys - query // 2 if causal else keys))
-        sequences.append((query, keys, block_q, tile, count, tiles(keys), work, start))
-        start += query
+def tiles_each(sequences, cut):
+    """The tiles of a segment where the device cuts: the documented cost of every number of segments, on the host."""
     longest = max([n for _, _, _, _, count, n, _, _ in sequences if count], default=1)
     costs = []
     for halving in range(16):
@@ -188,7 +158,25 @@ def chosen(lens, cut, causal, window):
         busy = (whole + (max(left / cut.programs, 0.3) if left else 0)) * mean
         cost = max(busy, each * 0.3) + each * 0.02 + turns * 0.5 + (0.4 if each < longest else 0)
         costs.append((cost if rows <= cut.rows else float("inf"), -each))
-    each = -min(costs)[1]
+    return -min(costs)[1]
+
+
+def chosen(lens, cut, causal, window):
+    """Items as FIELDS says, in the documented order; None for a hole. A window leaves the order as it is without."""
+    sequences, start = [], 0
+    for query, keys in lens:
+        short = query <= cut.longest_short
+        block_q, tile = cut.long if cut.short is None or not short else cut.short
+        seen = (window if causal else 2 * window - 1) if window else 2**30
+
+        def tiles(n, seen=seen, block_q=block_q):
+            return max(cdiv(min(n, seen + block_q), cut.unit), 1)
+
+        count = cdiv(query, block_q) if cut.short or not short else 0
+        work = float(count * tiles(keys - query // 2 if causal else keys))
+        sequences.append((query, keys, block_q, tile, count, tiles(keys), work, start))
+        start += query
+    each = 0 if cut.segments else tiles_each(sequences, cut)
     blocks, held = [], 0
     for seq, (query, keys, block_q, tile, count, n, _, start) in enumerate(sequences):
         short, region = int(query <= cut.longest_short), NOWHERE
@@ -209,7 +197,7 @@ def chosen(lens, cut, causal, window):
             of_order = max(cdiv(max(end, 0), cut.unit), 1)
             fields = [seq, start + first, query - first, position, keys]
             order = -short, -of_order, seq, -block
-            blocks.append((*order, min(low, stop - 1), stop, cdiv(n, each), block_q, fields, region))
+            blocks.append((*order, min(low, stop - 1), stop, cut.segments or cdiv(n, each), block_q, fields, region))
     items, rows = [], 0
     for short, _, _, block, low, stop, n, block_q, fields, region in sorted(blocks):
         per = cdiv(stop - low, n)
@@ -219,7 +207,7 @@ def chosen(lens, cut, causal, window):
             part = [segment if used > 1 else -1, used, rows if n > 1 else 0, -short, -block * block_q, region]
             items.append([*fields, begin, end, *part] if segment < used else None)
         rows += n * block_q * RATIO if n > 1 else 0
-    assert rows <= cut.rows
+    assert cut.segments or rows <= cut.rows
     return items
 
 

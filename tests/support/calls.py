@@ -11,6 +11,7 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.serving.arguments import HINTS
 from common.spec import Features, PagedBatch
+from common.spec.kernel import Capacity
 from common.spec.precision import Precision
 from common.spec.validation import validate, validate_output
 
@@ -45,6 +46,30 @@ def assert_right(
 ) -> None:  # fmt: skip
     verdict = check(out, lse, batch, features, contract, reference(batch, features), structured=structured)
     assert verdict.ok, verdict.reason
+
+
+def launched(
+    kernel: Any,
+    batch: PagedBatch,
+    features: Features,
+    config: Any = None,
+    workspace: Any = None,
+    poison: float = math.nan,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`out` and `lse` of one launch, `poison` where it wrote nothing. None: the DEFAULT, a workspace of the batch."""
+    config, (out, lse) = config or kernel.DEFAULT, (one.fill_(poison) for one in unwritten(batch))
+    workspace = workspace or kernel.workspace(batch.shape, Capacity.of(batch), config)
+    kernel.launch(batch, features, out, config, workspace, lse=lse)
+    return out, lse
+
+
+def judged(
+    kernel: Any, batch: PagedBatch, features: Features, config: Any = None, workspace: Any = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `launched` gives, which must be right."""
+    found = launched(kernel, batch, features, config, workspace)
+    assert_right(*found, batch, features, kernel.CONTRACT)
+    return found
 
 
 def taking(monkeypatch: Any, family: Any, kernel: str) -> list[str]:

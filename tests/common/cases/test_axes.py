@@ -168,22 +168,13 @@ def test_cases_that_a_seed_draws_are_well_formed(seed):
         ensure_well_formed(drawn_case(seed, number))
 
 
-def belongs(row, regime):
-    return all(row[axis] in values for axis, values in REGIMES[regime].items())
-
-
 @pytest.mark.parametrize("regime", REGIMES)
 def test_smoke_holds_every_ability_where_kernels_go_other_ways(regime):
-    rows = [row for row in SMOKE if belongs(row, regime)]
+    rows = [row for row in SMOKE if all(row[axis] in values for axis, values in REGIMES[regime].items())]
     for axis, values in ABILITIES.items():
-        possible = [value for value in values if axis not in REGIMES[regime] and not apart(regime, axis, value)]
+        apart = by_axes._without(axis).apart
+        possible = [value for value in values if axis not in REGIMES[regime] and not apart(regime, value)]
         assert {str(row[axis]) for row in rows} >= {str(value) for value in possible}, axis
-
-
-def apart(regime, axis, value):
-    """Whether a value may stand beside none of those that the regime has on some other axis."""
-    alone = [[{axis: value, own: of} for of in values] for own, values in REGIMES[regime].items()]
-    return any(all(any(rule.broken(some) for rule in axes.POSSIBLE) for some in way) for way in alone)
 
 
 @pytest.mark.slow

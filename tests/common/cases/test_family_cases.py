@@ -24,12 +24,6 @@ def test_tiles_are_smaller_equal_and_larger_than_pages_of_every_kind():
     assert any(tile % page for page, tile in pairs if page < tile), "a tile that ends inside a page"
 
 
-@pytest.mark.parametrize("case", TILED, ids=lambda case: case.name)
-def test_tiled_sequences_end_around_the_edges(case):
-    lengths = {seq_len for _, seq_len in case.lens}
-    assert case.block_size + 1 in lengths and case.block_size + case.tile_size - 1 in lengths
-
-
 @dataclass(frozen=True)
 class Part:
     tile_size: int = 32

@@ -104,36 +104,24 @@ def strided(tensor):
     return torch.empty(*tensor.shape, 2, dtype=tensor.dtype)[..., 0]
 
 
+# what the call checks itself, and one of each kind that a signature tells; test_validation.py has the others
 BAD = {
     "query-rank": ("query", lambda t: t.flatten(1)),
     "query-dtype": ("query", lambda t: t.double()),
-    "query-stride": ("query", strided),
-    "key_cache-rank": ("key_cache", lambda t: t[0]),
-    "key_cache-dtype": ("key_cache", lambda t: t.half()),
-    "key_cache-page": ("value_cache", lambda t: t[:, :8]),
     "key_cache-stride": ("key_cache", strided),
     "value_cache-shape": ("value_cache", lambda t: t[:, :, :1]),
     "value_cache-device": ("value_cache", lambda t: t.to("meta")),
-    "block_table-dtype": ("block_table", lambda t: t.float()),
     "block_table-rows": ("block_table", lambda t: t[:1]),
-    "block_table-rank": ("block_table", lambda t: t[0]),
-    "query_start_loc-dtype": ("query_start_loc", lambda t: t.long()),
     "query_start_loc-length": ("query_start_loc", lambda t: t[:-1]),
     "seq_lens-dtype": ("seq_lens", lambda t: t.long()),
     "out-shape": ("out", lambda t: t[:1]),
-    "out-dtype": ("out", lambda t: t.half()),
-    "out-device": ("out", lambda t: t.to("meta")),
     "lse-dtype": ("lse", lambda t: t.half()),
-    "lse-shape": ("lse", lambda t: t.flatten()),
     "key-alone": ("value", lambda t: None),
-    "key-shape": ("key", lambda t: t[:, :1]),
     "workspace-dtype": ("workspace", lambda t: t.float()),
     "workspace-small": ("workspace", lambda t: t[:64]),
     "workspace-device": ("workspace", lambda t: t.to("meta")),
     "workspace-address": ("workspace", lambda t: t[1:]),
     "block_table-empty": ("block_table", lambda t: t[:, :0].contiguous()),
-    "scale-subnormal": ("softmax_scale", lambda x: 1e-40),
-    "scale-beyond-float32": ("softmax_scale", lambda x: 1e40),
     "features-beside-causal": ("features", lambda x: Features()),
 }
 
@@ -181,13 +169,8 @@ def test_a_call_without_an_output_names_what_is_wrong_with_the_input(case):
 
 VALUES = {
     "starts-begin": ("query_start_loc[0]", lambda b: b.query_start_loc[0].fill_(1)),
-    "starts-fall": ("query_start_loc[2]", lambda b: b.query_start_loc[2].fill_(0)),
-    "starts-past-query": ("query_start_loc[3]", lambda b: b.query_start_loc[3].fill_(99)),
-    "negative": ("seq_lens[2]", lambda b: b.seq_lens[2].fill_(-1)),
     "wider-than-table": ("seq_lens[0]", lambda b: b.seq_lens[0].fill_(10**6)),
-    "longest-of-int32": ("seq_lens[0]", lambda b: b.seq_lens[0].fill_(2**31 - 1)),
     "page-past-cache": ("block_table[1]", lambda b: b.block_table[1, 1].fill_(10**6)),
-    "page-negative": ("block_table[2]", lambda b: b.block_table[2, 0].fill_(-1)),
     "sink-nan": ("sinks[3]", lambda b: None),
 }
 

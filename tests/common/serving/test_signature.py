@@ -10,17 +10,14 @@ import common.serving.signatures
 from common.serving.arguments import asked_of_call, new_out, signature, told
 from common.serving.signatures import likeness
 from common.spec import Features, SpecError
+from common.spec.features import OPERANDS
 
 PLAIN = Features()
-TENSORS = (
-    "sinks", "alibi_slopes", "spans", "causal_per_sequence", "tree_bias", "key_scale", "value_scale", "query_scale",
-    "out_scale",
-)  # fmt: skip
 NUMBERS = {
     "causal": False, "sliding_window": 3, "softcap": 2.0, "alibi_sqrt": True, "chunk": 4, "chunk_lookback": 1,
     "cross": True, "batch_invariant": True,
 }  # fmt: skip
-CHANGES = NUMBERS | {name: torch.ones(2) for name in TENSORS}
+CHANGES = NUMBERS | {name: torch.ones(2) for name in OPERANDS}
 
 
 def test_every_field_is_among_the_changes():
@@ -33,10 +30,10 @@ def test_no_two_features_have_one_signature():
 
 
 def test_other_tensors_of_one_feature_have_one_signature_and_come_in_order():
-    features = Features(**{name: torch.full((2,), float(i)) for i, name in enumerate(TENSORS)})
-    again = Features(**{name: torch.zeros(2) for name in TENSORS})
+    features = Features(**{name: torch.full((2,), float(i)) for i, name in enumerate(OPERANDS)})
+    again = Features(**{name: torch.zeros(2) for name in OPERANDS})
     assert asked_of_call(features)[0] == asked_of_call(again)[0]
-    assert [int(tensor[0]) for tensor in asked_of_call(features)[1]] == sorted(range(len(TENSORS)))
+    assert [int(tensor[0]) for tensor in asked_of_call(features)[1]] == sorted(range(len(OPERANDS)))
 
 
 def test_a_signature_does_not_change_with_use():
