@@ -4,8 +4,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,45 +16,44 @@ from compare.static.counts.l2 import L2, LINE, Fetches, fetches
 from compare.static.crosscompile import executing
 from compare.static.isa.execute import execute
 from compare.static.isa.watch import Watch
-from compare.static.occupancy import Occupancy
 
 _HINTS = {"nt", "sc0", "sc1"}  # bits of a load that tell caches how to keep its line
 _NO_LINE = np.uint64(2**64 - 1)
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What one launch does. Instructions are of waves, an access is one instruction of one wave.
+class Counts(Watch):
+    """What one launch of a kernel for `arch` does, as the model tells it while it runs and then its listing.
+
+    Instructions are of waves, an access is one instruction of one wave.
 
     instructions: by mnemonic. kinds: by class (loops.Mix). matrix: by shape. loads: accesses of global memory by bytes
     a lane; read: bytes that lanes load, by bytes a lane. lines: of 128 bytes that the loads touch, a line once an
     access. hinted: loads that tell the caches how to keep a line. waits: s_waitcnt that wait for loads; ahead: loads
     that these let stay in flight. flights: amd_code.flights. lds_clocks, lds_fewest: compare.static.counts.banks. work:
-    matrix FLOPs of each workgroup. accesses: lines of each load of each workgroup.
+    matrix FLOPs of each workgroup. accesses: lines of each load of each workgroup. spills, registers, occupancy: as
+    compare.static.codeobject has them.
     """
 
-    programs: int
-    instructions: Counter[str]
-    kinds: Counter[str]
-    matrix: Counter[str]
-    loads: Counter[int]
-    read: Counter[int]
-    lines: int
-    hinted: int
-    waits: int
-    ahead: int
-    flights: dict[str, float]
-    lds_clocks: int
-    lds_fewest: int
-    work: np.ndarray
-    accesses: tuple[tuple[np.ndarray, ...], ...]
-    spills: int
-    registers: int
-    occupancy: Occupancy | None
+    def __init__(self, arch: str, programs: int = 1) -> None:
+        self.arch, self.programs = arch, programs
+        self.blocks: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+        self.numbers: Counter[tuple[str, int]] = Counter()
+        self.accesses: dict[int, list[np.ndarray]] = defaultdict(list)
+        self.lines = self.waits = self.ahead = self.lds_clocks = self.lds_fewest = self.hinted = 0
+        self.instructions, self.kinds, self.matrix = Counter(), Counter(), Counter()
+        self.work = np.zeros(programs)
+
+    @property
+    def loads(self) -> Counter[int]:
+        return self.of("load")
+
+    @property
+    def read(self) -> Counter[int]:
+        return self.of("load bytes")
 
     def l2(self, l2: L2) -> Fetches:
         """What the dies fetch for this launch's loads."""
-        return fetches(self.accesses, l2)
+        return fetches([self.accesses.get(group, ()) for group in range(self.programs)], l2)
 
     def unevenness(self, dies: int) -> float:
         """The matrix work of the busiest die over the mean."""
@@ -81,17 +78,6 @@ class Counts:
             "lines": found.distinct,
             "fetched": sum(found.each),
         }
-
-
-class Counting(Watch):
-    """Watches one launch of a kernel for `arch`."""
-
-    def __init__(self, arch: str) -> None:
-        self.arch = arch
-        self.blocks: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
-        self.numbers: Counter[tuple[str, int]] = Counter()
-        self.accesses: dict[int, list[np.ndarray]] = defaultdict(list)
-        self.lines = self.waits = self.ahead = self.lds_clocks = self.lds_fewest = 0
 
     def ran(self, begin: int, end: int, groups: np.ndarray) -> None:
         self.blocks[begin, end].update(groups.tolist())
@@ -122,50 +108,32 @@ class Counting(Watch):
     def of(self, name: str) -> Counter[int]:
         return Counter({size: count for (way, size), count in self.numbers.items() if way == name})
 
+    def listed(self, compiled: CompiledLaunch) -> None:
+        """What the listing says, by how often each block of it ran."""
+        facts, text = read(compiled), amd_code.parse(compiled.assembly)
+        self.spills, self.registers, self.occupancy = facts.spills, facts.registers, facts.occupancy
+        self.flights = amd_code.flights(text)
+        for (begin, end), runs in self.blocks.items():
+            times, flops = sum(runs.values()), 0
+            for name, operands in text.instructions[begin:end]:
+                seen = amd_code.classify(name, operands)
+                self.instructions[name] += times
+                self.kinds[seen.kind] += times
+                if seen.kind == "matrix":
+                    self.matrix[seen.key.partition(" ")[2]] += times
+                    flops += seen.flops or 0
+                elif seen.kind == "load":
+                    self.hinted += times * bool(_HINTS & set(operands.split()))
+            for group, count in runs.items() if flops else ():
+                self.work[group] += count * flops
+
 
 def counted(compiled: CompiledLaunch) -> Counts:
     """Execute a launch in the model, in place, and count. Raises what `execute` raises."""
-    watch = Counting(compiled.arch)
-    execute(compiled, watch=watch)
-    facts, programs = read(compiled), math.prod(compiled.grid)
-    told = _instructions(watch, compiled.assembly, programs)
-    return Counts(
-        programs=programs,
-        loads=watch.of("load"),
-        read=watch.of("load bytes"),
-        lines=watch.lines,
-        waits=watch.waits,
-        ahead=watch.ahead,
-        flights=amd_code.flights(amd_code.parse(compiled.assembly)),
-        lds_clocks=watch.lds_clocks,
-        lds_fewest=watch.lds_fewest,
-        accesses=tuple(tuple(watch.accesses.get(group, ())) for group in range(programs)),
-        spills=facts.spills,
-        registers=facts.registers,
-        occupancy=facts.occupancy,
-        **told,
-    )
-
-
-def _instructions(watch: Counting, assembly: str, programs: int) -> dict[str, Any]:
-    """The fields of Counts that depend on how often each block ran."""
-    listing = amd_code.parse(assembly).instructions
-    names, kinds, matrix, work = Counter(), Counter(), Counter(), np.zeros(programs)
-    hinted = 0
-    for (begin, end), runs in watch.blocks.items():
-        times, flops = sum(runs.values()), 0
-        for name, operands in listing[begin:end]:
-            seen = amd_code.classify(name, operands)
-            names[name] += times
-            kinds[seen.kind] += times
-            if seen.kind == "matrix":
-                matrix[seen.key.partition(" ")[2]] += times
-                flops += seen.flops or 0
-            elif seen.kind == "load":
-                hinted += times * bool(_HINTS & set(operands.split()))
-        for group, count in runs.items() if flops else ():
-            work[group] += count * flops
-    return {"instructions": names, "kinds": kinds, "matrix": matrix, "work": work, "hinted": hinted}
+    found = Counts(compiled.arch, math.prod(compiled.grid))
+    execute(compiled, watch=found)
+    found.listed(compiled)
+    return found
 
 
 @contextmanager

@@ -14,18 +14,17 @@ from compare.studies import counts
 from compare.workloads import Workload
 
 
-def made(**changes):
+def made():
     """Two programs of a wave each, the second without matrix work."""
-    fields = {
-        "programs": 2, "instructions": Counter(v_add_f32=6, s_endpgm=2),
-        "kinds": Counter(vector=6, scalar=2), "matrix": Counter({"16x16x16": 4}), "loads": Counter({16: 3, 4: 1}),
-        "read": Counter({16: 3072, 4: 256}), "lines": 26, "hinted": 2, "waits": 2,
-        "ahead": 3, "flights": {"32": 16.0, "128": 97.0}, "lds_clocks": 24, "lds_fewest": 8,
-        "work": np.array([65536.0, 0.0]),
-        "accesses": ((np.array([1, 2]),), (np.array([1, 2]),)), "spills": 0, "registers": 200,
-        "occupancy": occupancy("gfx942", 200, 0, 1),
-    }  # fmt: skip
-    return Counts(**fields | changes)
+    found = Counts("gfx942", 2)
+    numbers = {("load", 16): 3, ("load", 4): 1, ("load bytes", 16): 3072, ("load bytes", 4): 256}
+    vars(found).update(
+        instructions=Counter(v_add_f32=6, s_endpgm=2), kinds=Counter(vector=6, scalar=2), lines=26, hinted=2, waits=2,
+        matrix=Counter({"16x16x16": 4}), numbers=Counter(numbers), ahead=3, flights={"32": 16.0, "128": 97.0},
+        lds_clocks=24, lds_fewest=8, work=np.array([65536.0, 0.0]), spills=0, registers=200,
+        accesses={0: [np.array([1, 2])], 1: [np.array([1, 2])]}, occupancy=occupancy("gfx942", 200, 0, 1),
+    )  # fmt: skip
+    return found
 
 
 def test_a_line_of_the_page():

@@ -9,7 +9,7 @@ from asm import run, waves
 from children import answer
 from compare.process.crew import environment
 from compare.static.amd_code import flights, parse
-from compare.static.counts.counting import Counting
+from compare.static.counts.counting import Counts
 
 CHILD = Path(__file__).with_name("counting_child.py")
 
@@ -25,7 +25,7 @@ def test_a_kernel_that_copies_rows():
 
 def watched(count=1, **given):
     w = waves(count=count, **given)
-    w.watch = Counting("gfx942")
+    w.watch = Counts("gfx942")
     return w, w.watch
 
 
