@@ -349,6 +349,8 @@ class Found:
         try:
             expected, given = mistake.expected(), (mistake.batch, mistake.features)
             own = slice(expected.num_tokens)
+            if not bool(expected.out[own].any()):  # zeros have many causes: one that hides every key is no finding
+                return False
             if not bool(expected.out[own].isfinite().all()):
                 finite = self.out[own].float().isfinite()
                 for one in (expected, right := replace(right, out=right.out.clone())):

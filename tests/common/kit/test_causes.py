@@ -196,6 +196,11 @@ def test_a_right_result_has_no_cause_and_an_output_that_is_the_query_is_known():
     assert replace(found, out=found.batch.query.clone()).is_the_query
 
 
+def test_zeros_are_not_said_to_be_what_a_mistake_that_hides_every_key_gives():
+    found = wrong("query-15-16-17", Edits())  # under 64 keys a sequence
+    assert explained(replace(found, out=torch.zeros_like(found.out), lse=None)) == []
+
+
 def test_one_name_can_be_asked_for_alone():
     expression, method, change = PLANTED["no sinks"]
     found = wrong(expression, edit(method, change))
