@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+# NVIDIA from sm_80 on: registers of an SM, the most of a thread, and the steps in which a thread gets them.
+REGISTERS, MOST_REGISTERS, REGISTER_STEP = 65536, 255, 8
 
 
 class UnknownGpu(ValueError):

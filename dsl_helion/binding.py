@@ -13,6 +13,7 @@ import torch
 from helion.runtime import default_launcher
 
 from common.choice.legal import fits_one
+from common.gpus import REGISTERS
 from common.spec import AttentionShape, Gpu, PagedBatch, UnsupportedFeature, cdna
 from common.spec import kernel as protocol
 from common.spec.paged_batch import ALIGNMENT
@@ -29,7 +30,6 @@ Gather = Literal["page", "flat", "2idx"]
 # What a load asks of the cache behind it, of all loads of a kernel: nothing, or that its lines leave first or last.
 Eviction = Literal["", "first", "last"]
 
-UNIT_REGISTERS = 65536  # of a multiprocessor, NVIDIA from sm_80 on
 TRACED = 64  # keys of any tile while Helion traces
 MAX_SHAPES = 4096  # launches that are kept; a serving engine has fewer batch sizes
 _compiled: dict[tuple[Any, ...], Any] = {}
@@ -268,7 +268,7 @@ def _own_words(config: Any) -> dict[str, Any]:
     if getattr(config, "stream", False):
         words["load_cache_modifiers"] = ".cg"
     if registers := getattr(config, "registers", 0):
-        programs = max(UNIT_REGISTERS // (32 * config.num_warps * registers), 1)
+        programs = max(REGISTERS // (32 * config.num_warps * registers), 1)
         words |= {"pid_type": "persistent_interleaved", "maxnreg": registers, "num_sm_multiplier": programs}
     if eviction := getattr(config, "eviction", ""):
         words["load_eviction_policies"] = eviction

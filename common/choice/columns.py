@@ -15,7 +15,6 @@ import numpy as np
 from common.choice.legal import (
     KERNELS,
     REGISTER_BYTES,
-    REGISTERS,
     WARP_GROUP_ROWS,
     Columns,
     in_registers,
@@ -23,7 +22,7 @@ from common.choice.legal import (
     part_lanes,
     registers,
 )
-from common.gpus import Gpu
+from common.gpus import REGISTERS, Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from common.gpus import Gpu
+from common.gpus import MOST_REGISTERS, REGISTER_STEP, REGISTERS, Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import power_of_two
 
@@ -20,7 +20,6 @@ MOST_SEGMENTS = 128  # what a reduction's tile holds
 FILLED = 200  # of a thread's 255 registers: most compiled candidates beyond it spill, and none was near a best
 WARP_GROUP_ROWS = 64  # from which a product takes its operands from shared memory
 REGISTER_BYTES = 4
-REGISTERS, MOST_REGISTERS = 65536, 255  # of an SM, of a thread
 LEAST_LANES = 16  # of a matrix product
 PART_LANES, PART_ROWS = 256, 128  # of values: as many as so many rows may sum in eight warps
 
@@ -38,19 +37,17 @@ def registers(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any) -> An
     return np.minimum(20 + (rows * (1.3 * values + 2 * tile) + tile * lanes) / threads, MOST_REGISTERS)
 
 
-@lru_cache(1024)
-def register_bound(rows: int, tile: int, warps: int, lanes: int, values: int) -> tuple[int, int]:
+@lru_cache
+def register_bound(rows: int, tile: int, threads: int, lanes: int, values: int) -> tuple[int, int]:
     """(registers of a thread, programs of under WARP_GROUP_ROWS that then fit an SM); (0, 0) for no bound. lanes,
     values: powers of two.
 
-    Without a bound ptxas takes 156 where 128 do without a spill: three programs an SM for four. Programs of one warp
-    are left to it.
+    Without a bound ptxas takes 156 where 128 do without a spill: three programs an SM for four.
     """
-    if rows >= WARP_GROUP_ROWS or warps == 1:
+    if rows >= WARP_GROUP_ROWS:
         return 0, 0
-    threads = 32 * warps
     programs = max(int(REGISTERS / (registers(rows, tile, threads, lanes, values) * threads)), 1)
-    most = REGISTERS // (programs * threads) // 8 * 8
+    most = REGISTERS // (programs * threads * REGISTER_STEP) * REGISTER_STEP
     return (most, programs) if most <= MOST_REGISTERS else (0, 0)
 
 

@@ -8,6 +8,8 @@ program's and 1 KiB of the driver's. The compiler's own comment (`; Occupancy`) 
 
 from dataclasses import dataclass
 
+from common.gpus import REGISTERS
+
 
 @dataclass(frozen=True)
 class Occupancy:
@@ -62,7 +64,7 @@ _NVIDIA = {
     "sm_100": _Nvidia(228 * 1024, 64, 32),
     "sm_120": _Nvidia(100 * 1024, 48, 24),
 }
-_REGISTERS, _WARP_GRANULE, _PARTITIONS = 64 * 1024, 256, 4
+_WARP_GRANULE, _PARTITIONS = 256, 4
 _RESERVED, _SHARED_GRANULE = 1024, 128  # of shared memory a block, from sm_80 on
 _AMD_GROUPS = 32  # work groups of several waves a unit (LLVM: getMaxWorkGroupsPerCU)
 
@@ -97,7 +99,7 @@ def _amd(has: _Amd, registers: int, shared_bytes: int, num_warps: int) -> dict[s
 
 
 def _nvidia(has: _Nvidia, registers: int, shared_bytes: int, num_warps: int) -> dict[str, int]:
-    warps = _REGISTERS // _up(max(registers, 1) * 32, _WARP_GRANULE) // _PARTITIONS * _PARTITIONS
+    warps = REGISTERS // _up(max(registers, 1) * 32, _WARP_GRANULE) // _PARTITIONS * _PARTITIONS
     return {
         "slots": min(has.warps // num_warps, has.blocks),
         "registers": warps // num_warps,

@@ -5,6 +5,7 @@ their modules. The project ships no such file.
 """
 
 import contextlib
+import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,11 @@ UNITS = 132  # of an H200, for which a peer chooses where no GPU is
 def units(absent: int = UNITS) -> int:
     """The SMs or compute units of the GPU here; `absent` without one."""
     return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else absent
+
+
+def library(name: str) -> ModuleType:
+    """A peer's installed package, by the name of a module in it. Raises ImportError."""
+    return importlib.import_module(name)
 
 
 def no_scratch(shape: AttentionShape, capacity: Capacity, config: None) -> None:

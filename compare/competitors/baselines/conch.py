@@ -3,8 +3,6 @@
 The package is pure Python. `conch_decode` is its kernel for one query token a sequence.
 """
 
-import importlib
-
 from common.spec.kernel import Precision, launches
 from compare.competitors.baselines import bare_files
 
@@ -17,7 +15,7 @@ DEFAULT = None
 
 
 workspace = bare_files.no_scratch
-_attend = importlib.import_module("conch.ops.attention.varlen_attention").varlen_attention
+_attend = bare_files.library("conch.ops.attention.varlen_attention").varlen_attention
 
 
 @launches(NAME, SUPPORTS)

@@ -1,7 +1,5 @@
 """conch-triton-kernels' `paged_attention`: one query token a sequence, with parts of a sequence side by side."""
 
-import importlib
-
 from common.spec.kernel import Precision, launches
 from compare.competitors.baselines import bare_files
 
@@ -14,7 +12,7 @@ DEFAULT = None
 
 
 workspace = bare_files.no_scratch
-_attend = importlib.import_module("conch.ops.attention.paged_attention").paged_attention
+_attend = bare_files.library("conch.ops.attention.paged_attention").paged_attention
 
 
 @launches(NAME, SUPPORTS)

@@ -4,8 +4,6 @@ A public Triton kernel over a paged cache that a plain `pip install flag-gems` b
 what else was looked at.
 """
 
-import importlib
-
 import torch
 
 from common.spec import UnsupportedFeature
@@ -20,7 +18,7 @@ CONTRACT = Precision(dot="tf32")  # its dots name no precision
 
 if not torch.cuda.is_available():
     raise ImportError("FlagGems asks for its GPU when it is imported; none is here")
-_attend = importlib.import_module("flag_gems").flash_attn_varlen_func
+_attend = bare_files.library("flag_gems").flash_attn_varlen_func
 DEFAULT = None
 workspace = bare_files.no_scratch
 

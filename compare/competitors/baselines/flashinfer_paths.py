@@ -5,7 +5,6 @@ all layers: `prepare` does that, outside the timed call. Importing this module r
 FlashInfer cannot run.
 """
 
-import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import torch
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, require
 from common.spec.metadata import lens_of
+from compare.competitors.baselines import bare_files
 
 WORKSPACE_BYTES = 128 * 2**20  # what FlashInfer's documentation recommends for partial results
 HEAD_SIZES = (64, 128, 256)
@@ -24,7 +24,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 
 if not torch.cuda.is_available() or torch.version.cuda is None:
     raise ImportError("FlashInfer needs an NVIDIA GPU; none is here")
-library = importlib.import_module("flashinfer")
+library = bare_files.library("flashinfer")
 print(f"flashinfer {getattr(library, '__version__', '?')} from {library.__file__}", file=sys.stderr)
 
 

@@ -4,8 +4,6 @@ Pages lie one behind another, and its bias takes the lengths from the host: `pre
 at most as long as a page, so a subclass names shorter ones than 64 where pages are. The result is copied into `out`.
 """
 
-import importlib
-
 import torch
 
 from common import interpreter
@@ -30,7 +28,7 @@ if interpreter.wanted():
 DEFAULT = None
 
 
-_fmha = importlib.import_module("xformers.ops.fmha")
+_fmha = bare_files.library("xformers.ops.fmha")
 _OPERATORS = {
     tile: type(f"FwOp{tile}", (_fmha.triton_splitk.FwOp,), {"BLOCK_N": tile, "__module__": __name__})
     for tile in (16, 32, 64)

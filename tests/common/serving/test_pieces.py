@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from common.choice.legal import REGISTERS, register_bound, registers
-from common.gpus import resolve
+from common.choice.legal import register_bound, registers
+from common.gpus import REGISTER_STEP, REGISTERS, resolve
 from common.serving.pieces import bounded
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
@@ -24,18 +24,20 @@ def decodes(seqs, keys=2048):
     "rows, tile, lanes", [(16, 32, 128), (16, 64, 64), (16, 64, 128), (32, 64, 128), (32, 128, 64)]
 )
 def test_a_bound_lets_its_programs_fit_and_is_no_less_than_the_formula(rows, tile, lanes, warps):
-    bound, programs = register_bound(rows, tile, warps, lanes, lanes)
+    bound, programs = register_bound(rows, tile, 32 * warps, lanes, lanes)
     if bound:
-        assert programs * bound * 32 * warps <= REGISTERS < (programs + 1) * (bound + 8) * 32 * warps
-        assert bound >= registers(rows, tile, 32 * warps, lanes, lanes) - 8
+        assert programs * bound * 32 * warps <= REGISTERS < (programs + 1) * (bound + REGISTER_STEP) * 32 * warps
+        assert bound >= registers(rows, tile, 32 * warps, lanes, lanes) - REGISTER_STEP
 
 
 def test_products_of_a_warp_group_and_programs_of_one_warp_have_no_bound():
-    assert register_bound(64, 64, 4, 128, 128) == register_bound(16, 64, 1, 128, 128) == (0, 0)
+    assert register_bound(64, 64, 128, 128, 128) == (0, 0)
+    alone = dataclasses.replace(SMALL, num_warps=1)
+    assert bounded(alone, SHAPE, decodes(4096), H200) == alone
 
 
 def test_only_a_launch_with_programs_for_all_places_is_bounded():
-    bound, programs = register_bound(16, 64, 4, 128, 128)
+    bound, programs = register_bound(16, 64, 128, 128, 128)
     most = (programs - 1) * H200.units // SHAPE.num_kv_heads
     for seqs, wanted in ((1, 0), (most, 0), (most + 1, bound), (16 * most, bound)):
         assert bounded(dataclasses.replace(SMALL, num_segments=1), SHAPE, decodes(seqs), H200).registers == wanted
@@ -45,7 +47,7 @@ def test_decodes_beside_prompts_are_counted_alone_and_a_bound_that_is_there_stay
     config = dataclasses.replace(unpaged.DEFAULT, decode=dataclasses.replace(SMALL, num_segments=4))
     many = dataclasses.replace(decodes(65), num_decodes=64, num_tokens=64 + 4096, max_query_len=4096)
     few = dataclasses.replace(many, num_decodes=1)
-    assert bounded(config, SHAPE, many, H200).decode.registers == register_bound(16, 64, 4, 128, 128)[0]
+    assert bounded(config, SHAPE, many, H200).decode.registers == register_bound(16, 64, 128, 128, 128)[0]
     assert bounded(config, SHAPE, few, H200) == config
     own = dataclasses.replace(SMALL, registers=96)
     assert bounded(own, SHAPE, decodes(512), H200) == own
