@@ -51,8 +51,8 @@ _HMMA = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "16832": 16 * 8 * 32}
 
 @dataclass(frozen=True)
 class TileCode:
-    """A tile of one program. instructions: of each warp. vector, transcendental: of these; without a distinction all
-    are vector. shared_bytes: that a warp moves to and from shared memory, bank conflicts as bytes.
+    """A tile of one program. instructions: of each warp, a transcendental one as four. vector: of these; without a
+    distinction all are. shared_bytes: that a warp moves to and from shared memory, bank conflicts as bytes.
 
     matrix_flops: issued by all warps, redundant ones included. ahead: tiles whose loads are in flight while one is
     computed; 0 without a pipeline.
@@ -61,18 +61,9 @@ class TileCode:
     warps: int
     instructions: float
     vector: float
-    transcendental: float
     shared_bytes: float
     matrix_flops: float
     ahead: int
-
-    def vector_clocks(self, vector: int) -> float:
-        """Clocks for which one warp's tile occupies the vector pipe; `vector`: those of a plain instruction."""
-        return vector * (self.vector + (TRANSCENDENTAL - 1) * self.transcendental)
-
-    def alone_clocks(self, dependent: float) -> float:
-        """Clocks that one warp needs to issue a tile by itself; `dependent`: between two plain instructions."""
-        return dependent * (self.instructions + (TRANSCENDENTAL - 1) * self.transcendental)
 
 
 def flops_of(instruction: str, warps: int) -> float:
@@ -96,16 +87,13 @@ def tile_code(work: Work, facts: Mapping[str, Any]) -> TileCode:
     warps = int(facts["num_warps"])
     ahead = max(int(facts["num_stages"]) - 1, 1) if facts.get("pipelined") else 0
     if str(facts["arch"]).startswith("gfx") and facts.get("loops"):
-        return _looped(facts["loops"], warps, ahead, _conflicts(facts.get("executed") or {}))
+        executed = facts.get("executed") or {}  # by the ISA model
+        fewest = executed.get("lds fewest")
+        return _looped(facts["loops"], warps, ahead, executed["lds clocks"] / fewest if fewest else 1.0)
     issued = matrix_flops(facts["matrix"], warps)
     copies = max(issued / work.tile_flops, 1.0) if work.tile_flops and issued else 1.0
     each = facts["instructions"] / copies
-    return TileCode(warps, each, each, 0.0, 0.0, float(work.tile_flops if issued else 0), ahead)
-
-
-def _conflicts(executed: Mapping[str, int]) -> float:
-    """Clocks of LDS over the fewest possible, where the ISA model has executed the launch; else no conflicts."""
-    return executed["lds clocks"] / executed["lds fewest"] if executed.get("lds fewest") else 1.0
+    return TileCode(warps, each, each, 0.0, float(work.tile_flops if issued else 0), ahead)
 
 
 def _looped(loops: Sequence[Mapping[str, Any]], warps: int, ahead: int, conflicts: float) -> TileCode:
@@ -114,8 +102,9 @@ def _looped(loops: Sequence[Mapping[str, Any]], warps: int, ahead: int, conflict
     issues = sum(loop["matrix"].values())  # a matrix instruction takes an issue slot
     moved = sum(int(bits) // 8 * LANES * n for way in ("reads", "writes") for bits, n in loop[f"shared_{way}"].items())
     flops = loop["matrix_flops"] * warps if loop["matrix_flops"] else 0.0
-    vector = loop["vector"] + loop["transcendental"] + issues
-    return TileCode(warps, loop["instructions"], vector, loop["transcendental"], moved * conflicts, flops, ahead)
+    vector = loop["vector"] + TRANSCENDENTAL * loop["transcendental"] + issues
+    instructions = loop["instructions"] + (TRANSCENDENTAL - 1) * loop["transcendental"]
+    return TileCode(warps, instructions, vector, moved * conflicts, flops, ahead)
 
 
 SCHEDULERS = 4  # AMD CDNA3 and NVIDIA H100 white papers
@@ -216,9 +205,9 @@ def _tile_clocks(machine: Machine, code: TileCode, latency: float, together: int
     """Clocks between two tiles of one program where `together` programs share a unit, and what limits them."""
     matrix = code.matrix_flops / machine.matrix
     share = min(code.warps, SCHEDULERS) / SCHEDULERS
-    alone = code.alone_clocks(machine.dependent) + matrix / share
+    alone = machine.dependent * code.instructions + matrix / share
     alone = max(alone, latency / code.ahead) if code.ahead else alone + 2 * latency
-    issue = max(code.vector_clocks(machine.vector) / SCHEDULERS, code.shared_bytes / LDS_BYTES) * code.warps
+    issue = max(machine.vector * code.vector / SCHEDULERS, code.shared_bytes / LDS_BYTES) * code.warps
     pipes = {"matrix": matrix, "issue": issue}
     name = max(pipes, key=pipes.__getitem__)
     shared = together * pipes[name]

@@ -39,7 +39,9 @@ class Work:
 
 
 Ints = np.ndarray  # a number a Q Block
-Served = Callable[[int], bool]  # whether a launch serves a query of that many tokens
+# the query tokens of the sequences that a launch serves
+EVERY, NONE = range(ANY_QUERY + 1), range(0)
+SHORT, LONG = range(SHORT_QUERY + 1), range(SHORT_QUERY + 1, ANY_QUERY + 1)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class _Blocks:
     rows: int
     keys: int
     segments: int
-    served: Served
+    served: range
 
 
 def _range(context: Ints, first: Ints, last: Ints, seq: Ints, workload: Workload, keys: int) -> Ints:
@@ -63,7 +65,7 @@ def _range(context: Ints, first: Ints, last: Ints, seq: Ints, workload: Workload
 def _q_blocks(workload: Workload, cut: _Blocks) -> list[int]:
     """Tiles of each Q Block of one KV head, sequence after sequence."""
     block_q = max(cut.rows // workload.shape.queries_per_kv, 1)
-    served = [pair for pair in workload.lens if pair[0] and cut.served(pair[0])]
+    served = [pair for pair in workload.lens if pair[0] and pair[0] in cut.served]
     if not served:
         return []
     query, seq = np.array(served).T
@@ -80,9 +82,9 @@ def _segments(tiles: int, segments: int) -> list[int]:
     return [min(each, tiles - done) for done in range(0, tiles, each)] or [0]
 
 
-def _sizes(workload: Workload, served: Served) -> tuple[int, int, int]:
+def _sizes(workload: Workload, served: range) -> tuple[int, int, int]:
     """Distinct keys of all KV heads, bytes of query and bytes of out, of the sequences served."""
-    shape, lens = workload.shape, [(q, s) for q, s in workload.lens if q and served(q)]
+    shape, lens = workload.shape, [(q, s) for q, s in workload.lens if q and q in served]
     keys = sum(touched_keys(q, s, workload.ask) for q, s in lens)
     rows = sum(q for q, _ in lens) * shape.num_query_heads
     query, out = shape.head_size * shape.dtype.itemsize, shape.value_lanes * workload.out_dtype.itemsize
@@ -130,25 +132,9 @@ def _attention(workload: Workload, cut: _Blocks, programs: int | None = None, co
     return Work(tiles, cut.rows, cut.keys, cut.keys * each_key, keys * each_key + query, written, tile_flops)
 
 
-def _blocks(workload: Workload, part: Mapping[str, Any], served: Served) -> _Blocks:
+def _blocks(workload: Workload, part: Mapping[str, Any], served: range) -> _Blocks:
     rows = max(part.get("block_m", 16), power_of_two(workload.shape.queries_per_kv))
     return _Blocks(rows, part["tile_size"], part.get("num_segments", 1), served)
-
-
-def _everybody(query: int) -> bool:
-    return True
-
-
-def _nobody(query: int) -> bool:
-    return False
-
-
-def _short(query: int) -> bool:
-    return query <= SHORT_QUERY
-
-
-def _long(query: int) -> bool:
-    return query > SHORT_QUERY
 
 
 def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
@@ -160,7 +146,7 @@ def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
         each = _range(seq - query, tokens, tokens, seq, workload, page).tolist()
         each = [sum(each)] if config["grid"] == "sequences" else each
         tiles += [n for n in each for _ in range(shape.num_query_heads)]
-    keys, query, out = _sizes(workload, _everybody)
+    keys, query, out = _sizes(workload, EVERY)
     read, tile_bytes = keys * key_bytes(workload), page * key_bytes(workload)
     return Work(tuple(tiles), 1, page, tile_bytes, read + query, out, _tile_flops(shape, 1, page))
 
@@ -171,7 +157,7 @@ def _parts_read(workload: Workload, cut: _Blocks) -> Work:
     counts = [len(_segments(block, cut.segments)) for block in _q_blocks(workload, cut)]
     rows = sum(n for n in counts if n > 1) * cut.rows * shape.num_kv_heads
     merged = sum(1 for n in counts if n > 1) * cut.rows * shape.num_kv_heads
-    tokens = sum(query for query, _ in workload.lens if cut.served(query))
+    tokens = sum(query for query, _ in workload.lens if query in cut.served)
     out = merged * shape.value_lanes * workload.out_dtype.itemsize
     return Work((1,) * (tokens * shape.num_query_heads), 1, 0, 0, rows * _part_bytes(shape), out)
 
@@ -184,11 +170,11 @@ def _long_part(workload: Workload, config: Mapping[str, Any]) -> Mapping[str, An
 
 def _classes(workload: Workload, config: Mapping[str, Any]) -> list[_Blocks]:
     """Of a static grid: how it cuts short and long queries, where there are some."""
-    classes = ((config["decode"], _short), (_long_part(workload, config), _long))
+    classes = ((config["decode"], SHORT), (_long_part(workload, config), LONG))
     return [
         _blocks(workload, part, served)
         for part, served in classes
-        if any(query and served(query) for query, _ in workload.lens)
+        if any(query and query in served for query, _ in workload.lens)
     ]
 
 
@@ -211,7 +197,7 @@ def _plan(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
 def _copy(workload: Workload, config: Mapping[str, Any], copied: int) -> Work:
     """K and V of long queries out of their pages: read once, written once, `copied` bytes a key."""
     part = config.get("copied") or config["prefill"]  # of a static grid, of `unpaged`
-    keys, _, _ = _sizes(workload, _long)
+    keys, _, _ = _sizes(workload, LONG)
     share, more = divmod(keys // part["tile_size"], part["copy_programs"])
     each = tuple(n for n in [share + 1] * more + [share] * (part["copy_programs"] - more) if n)
     read = keys * key_bytes(workload)
@@ -220,7 +206,7 @@ def _copy(workload: Workload, config: Mapping[str, Any], copied: int) -> Work:
 
 def _unpaged(workload: Workload, config: Mapping[str, Any], place: int, copied: int) -> Work:
     """The first launch reads what was copied; the second, for what did not fit, has nothing to do."""
-    served = _long if place == 0 else _nobody
+    served = LONG if place == 0 else NONE
     return _attention(workload, _blocks(workload, config["prefill"], served), copied=copied)
 
 
@@ -228,42 +214,42 @@ def _items(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
     """The items of a class, which programs share evenly: the first launch has the short queries, the second the long
     ones that are read through pages."""
     if place == 0:
-        return _attention(workload, _blocks(workload, config["decode"], _short), config["programs"])
+        return _attention(workload, _blocks(workload, config["decode"], SHORT), config["programs"])
     part = _long_part(workload, config)
-    served = _long if part is config["prefill"] else _nobody
+    served = LONG if part is config["prefill"] else NONE
     return _attention(workload, _blocks(workload, part, served), part.get("programs") or config["programs"])
 
 
 def _copied_items(workload: Workload, config: Mapping[str, Any], copied: int) -> Work:
     part = config["copied"]
-    return _attention(workload, _blocks(workload, part, _long), part["programs"], copied)
+    return _attention(workload, _blocks(workload, part, LONG), part["programs"], copied)
 
 
 def _reduce(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
     """The reduction of the short queries, where they have segments, then of the long ones."""
     if "prefill" not in config:
-        return _parts_read(workload, _blocks(workload, config, _everybody))
-    cuts = [_blocks(workload, config["decode"], _short), _blocks(workload, config["prefill"], _long)]
+        return _parts_read(workload, _blocks(workload, config, EVERY))
+    cuts = [_blocks(workload, config["decode"], SHORT), _blocks(workload, config["prefill"], LONG)]
     cuts = [cut for cut in cuts if cut.segments > 1]
     return _parts_read(workload, cuts[min(place, len(cuts) - 1)])
 
 
 def _segment_programs(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
     if "prefill" in config:
-        return _attention(workload, _blocks(workload, config["decode"], _short))
-    return _attention(workload, _blocks(workload, config, _everybody))
+        return _attention(workload, _blocks(workload, config["decode"], SHORT))
+    return _attention(workload, _blocks(workload, config, EVERY))
 
 
 # By symbol; Helion's own where the DSLs' launches differ.
 _RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
     "_naive_kernel": _naive,
-    "_q_block_kernel": lambda w, c, _: _attention(w, _blocks(w, c, _everybody)),
-    "_idiomatic_kernel": lambda w, c, _: _attention(w, _blocks(w, c, _everybody)),
+    "_q_block_kernel": lambda w, c, _: _attention(w, _blocks(w, c, EVERY)),
+    "_idiomatic_kernel": lambda w, c, _: _attention(w, _blocks(w, c, EVERY)),
     "_segments_kernel": _segment_programs,
     "_reduce_segments_kernel": _reduce,
-    "_long_queries_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], _long)),
-    "_prefill_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], lambda query: 1 < query < ANY_QUERY)),
-    "_decode_kernel": lambda w, c, _: _attention(w, _blocks(w, c["decode"], lambda query: query == 1)),
+    "_long_queries_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], LONG)),
+    "_prefill_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], range(2, ANY_QUERY))),
+    "_decode_kernel": lambda w, c, _: _attention(w, _blocks(w, c["decode"], range(1, 2))),
     "_attend_items_kernel": _items,
     "_attend_copied_kernel": lambda w, c, _: _copied_items(w, c, _copied_bytes(w, triton=True)),
     "_helion__attend_copied_kernel": lambda w, c, _: _copied_items(w, c, _copied_bytes(w, triton=False)),
@@ -272,7 +258,7 @@ _RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
     "_copy_kernel": lambda w, c, _: _copy(w, c, _copied_bytes(w, triton=True)),
     "_helion__copy_kernel": lambda w, c, _: _copy(w, c, _copied_bytes(w, triton=False)),
     "_unpaged_kernel": lambda w, c, place: _unpaged(w, c, place, _copied_bytes(w, triton=True)),
-    "_paged_queries_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], _nobody)),
+    "_paged_queries_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], NONE)),
     "_helion__unpaged_kernel": lambda w, c, place: _unpaged(w, c, place, _copied_bytes(w, triton=False)),
 }
 _RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged")
