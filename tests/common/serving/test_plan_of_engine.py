@@ -126,7 +126,7 @@ def test_an_unknown_length_is_the_typical_one(on_h200, monkeypatch):
     assert asked == [64, 512]
 
 
-@pytest.mark.parametrize("dsl", ["dsl_triton", "dsl_helion"])
+@pytest.mark.parametrize("dsl", ["dsl_triton", pytest.param("dsl_helion", marks=pytest.mark.slow)])
 def test_a_plan_writes_pages_from_slices_of_one_projection(dsl):
     plan = importlib.import_module(dsl).plan_paged_attention(SHAPE, 16, 2, 64, "cpu")
     rows = torch.randn(3, 8 * 32)
