@@ -23,19 +23,16 @@ def around(least: int, most: int) -> tuple[int, ...]:
     return tuple(sorted(value for value in near if value >= least))
 
 
-def near(least: int, most: int, far: int = 3) -> set[int]:
-    """The integers within `far` of a power of two between `least` and `most`."""
-    powers = (power for power in around(least, most) if power & (power - 1) == 0)
-    return {power + step for power in powers for step in range(-far, far + 1)}
-
-
 def _joined(*parts: Iterable[int], most: int) -> tuple[int, ...]:
     return tuple(sorted({value for part in parts for value in part if value <= most}))
 
 
-def _multiples(step: int, *parts: Iterable[int]) -> tuple[int, ...]:
-    """The values, each rounded up to a multiple of `step`."""
-    return tuple(sorted({-(-value // step) * step for part in parts for value in part if value}))
+def _eights(*parts: Iterable[int]) -> tuple[int, ...]:
+    """The values, each rounded up to a multiple of 8."""
+    return tuple(sorted({-(-value // 8) * 8 for part in parts for value in part if value}))
+
+
+NEAR = {power + step for power in (128, 256, 512) for step in range(-3, 4)}
 
 
 _WINDOWS = _joined(range(1, 10), around(8, 16384), published.TILES, (100, 1000, 3000, 5001, 10007), most=2**15)
@@ -53,7 +50,7 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "kv_heads": _joined(range(1, 21), around(1, 128), published.kv_heads(), most=RATIO),
     "head_size": tuple(range(8, MAX_HEAD_SIZE + 1, 8)),
     "page": _joined(
-        range(8, 129, 8), range(144, 513, 16), _multiples(8, published.PAGES, around(128, 1024)), most=2096
+        range(8, 129, 8), range(144, 513, 16), _eights(published.PAGES, around(128, 1024)), most=2096
     ),
     "window": _WINDOWS,
     "chunk": tuple((size, number % 4 if size < 2000 else number % 2) for number, size in enumerate(_CHUNKS)),
@@ -77,7 +74,7 @@ _REALS = {
     "scale_factor": (0.01, 300.0),
     "out_scale": (0.004, 4.0),
 }
-_SERVED = {"sequences": published.GRAPHS, "page": _multiples(8, published.PAGES), "ratio": published.ratios()}
+_SERVED = {"sequences": published.GRAPHS, "page": _eights(published.PAGES), "ratio": published.ratios()}
 DRAWN = (*RANGES, *_REALS)
 
 

@@ -160,11 +160,11 @@ STRANGE = (  # in addition at `full`: dearer ones
 )  # fmt: skip
 # Every number while it is small, and each size of a captured graph.
 WIDE: dict[str, tuple[Any, ...]] = {
-    "query": tuple(sorted({*range(1, 132), *range(136, 257, 8), *boundaries.near(128, 512)})),
+    "query": tuple(sorted({*range(1, 132), *range(136, 257, 8), *boundaries.NEAR})),
     "context": tuple(range(132)), "ratio": tuple(range(1, boundaries.RATIO + 1)),
     "kv_heads": tuple(range(1, boundaries.RATIO + 1)), "head_size": tuple(range(8, 513, 8)),
     "page": tuple(range(8, 1025, 8)), "window": (None, *range(1, 132)),
-    "sequences": tuple(sorted({*range(1, 131), *range(136, 521, 8), *boundaries.near(128, 512)})),
+    "sequences": tuple(sorted({*range(1, 131), *range(136, 521, 8), *boundaries.NEAR})),
     "value_size": (None, *range(8, 513, 8)), "tree": (None, *range(1, 68)),
     "extra_columns": tuple(range(130)), "pad_tokens": tuple(range(130)), "spare_pages": tuple(range(130)),
 }  # fmt: skip

@@ -318,13 +318,13 @@ def _of_kept() -> Iterator[Made]:
                 yield Made(f"kept {function.name}:{node.lineno} {address}", "kept", node.lineno, text, source)
 
 
-def made(count: int, seed: int = 0, limited: float = 1 / 3) -> list[Made]:
-    """`count` wrong kernels, a share of them `limited`. The same seed gives the same kernels. A few compute the right
+def made(count: int, seed: int = 0) -> list[Made]:
+    """`count` wrong kernels, a third of them limited. The same seed gives the same kernels. A few compute the right
     result."""
     sites = _sites()
     rng, found = random.Random(seed), list(_of_kept())
     within = [site for site in sites if any(a.arg == "at" for a in site[1].args.args)]
-    some = round(count * limited)
+    some = round(count / 3)
     chosen = [(site, "") for site in _sampled(sites, count - some - len(found), rng)]
     limits = itertools.cycle(rng.sample(LIMITS, len(LIMITS)))
     chosen += zip(_sampled(within, some, rng), limits, strict=False)

@@ -176,12 +176,6 @@ def _lengths(seqused_k: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None) 
     return cu_seqlens_k[1:] - cu_seqlens_k[:-1]
 
 
-def _new_lse(q: torch.Tensor, wanted: Any) -> torch.Tensor | None:
-    """float32 [heads, total_q]."""
-    asked = expect_flag(wanted, "return_softmax_lse")
-    return torch.empty(q.shape[1::-1], dtype=torch.float32, device=q.device) if asked else None
-
-
 def _one_of(**given: Any) -> Any:
     """The one argument of several synonyms that is not None; None where all are."""
     found = [name for name, value in given.items() if value is not None]
@@ -245,7 +239,8 @@ class FlashAttention:
             query_scale=_expect_one("q_descale", _descale("q_descale", q_descale, q)),
             key_scale=_descale("k_descale", k_descale, k), value_scale=_descale("v_descale", v_descale, k),
         )  # fmt: skip
-        lse = _new_lse(q, return_softmax_lse)
+        asked = expect_flag(return_softmax_lse, "return_softmax_lse")
+        lse = torch.empty(q.shape[1::-1], dtype=torch.float32, device=q.device) if asked else None
         out = self.paged_attention(
             q, k, v, block_table, cu_seqlens_q, _lengths(seqused_k, cu_seqlens_k),
             **_hints(scheduler_metadata, block_table.shape[0], max_seqlen_q, max_seqlen_k),

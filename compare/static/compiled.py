@@ -70,11 +70,6 @@ class CompiledLaunch:
 _CODE = {"hsaco": "amdgcn", "cubin": "ptx"}  # stage of the code object: stage of its text
 
 
-def arch_name(arch: int | str) -> str:
-    """`sm_90` or `gfx942` from the arch of a Triton target."""
-    return f"sm_{arch}" if isinstance(arch, int) else arch.split(":")[0]
-
-
 def from_triton(
     compiled: Any,
     kernel: str,
@@ -87,10 +82,10 @@ def from_triton(
     kind = next((kind for kind in _CODE if kind in compiled.asm), None)
     if kind is None:
         raise UnreadableCode(f"code object: found {sorted(compiled.asm)}, allowed one with {' or '.join(_CODE)}")
-    meta = compiled.metadata
+    meta, arch = compiled.metadata, compiled.metadata.target.arch
     return CompiledLaunch(
         kernel=kernel,
-        arch=arch_name(meta.target.arch),
+        arch=f"sm_{arch}" if isinstance(arch, int) else arch.split(":")[0],
         grid=(*grid, 1, 1)[:3],
         arguments=arguments,
         num_warps=meta.num_warps,

@@ -42,7 +42,8 @@ class StaticFacts:
         """Have these compiled as well."""
         own = [cell for cell in cells if is_own(cell.kernel)] if self._gpu else []
         self._wanted |= {cell.id for cell in own}
-        self._jobs.add((cell.id, _compile_job(cell, self._heuristics)) for cell in own)
+        how = {"heuristics": self._heuristics}
+        self._jobs.add((cell.id, Compilation(cell.workload, cell.kernel, **how)) for cell in own)
         for _ in range(self._pool.working, min(self._most, len(self._jobs))):
             self._pool.start(self._lane)
 
@@ -78,10 +79,6 @@ def _blamed(asked: Asked, raised: BaseException | None) -> tuple[str, Outcome]:
     """The outcome of a cell whose compiler is gone."""
     why = f"could not be asked: {type(raised).__name__}: {raised}" if raised else "answered no more"
     return asked[0], Outcome(asked[1], Status.CRASH, reason=f"the compiler {why}")
-
-
-def _compile_job(cell: Cell, heuristics: str) -> Compilation:
-    return Compilation(cell.workload, cell.kernel, heuristics=heuristics)
 
 
 def with_facts(fields: dict[str, Any], compiled: Outcome, *, must_compile: bool) -> dict[str, Any]:

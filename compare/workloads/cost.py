@@ -35,12 +35,6 @@ def _sum_capped(first: int, last: int, cap: int | None) -> int:
     return rising + max(flat, 0)
 
 
-def _of_chunks(context: int, seq_len: int, ask: Ask) -> int:
-    """Visible pairs where a query sees its chunk and the lookback before it."""
-    firsts = (max(q // ask.chunk - ask.chunk_lookback, 0) * ask.chunk for q in range(context, seq_len))
-    return sum(q + 1 - first for q, first in zip(range(context, seq_len), firsts, strict=True))
-
-
 def visible_keys(query_len: int, seq_len: int, ask: Ask) -> int:
     """Visible (query, key) pairs of one sequence. For features of only some sequences or tokens (`non_causal`, `spans`)
     and draft trees, a lower bound for every kernel: the causal pairs, less those that a tree hides."""
@@ -50,7 +44,7 @@ def visible_keys(query_len: int, seq_len: int, ask: Ask) -> int:
         return query_len * seq_len
     context = seq_len - query_len
     if ask.chunk is not None:
-        return _of_chunks(context, seq_len, ask)
+        return sum(touched_keys(1, end, ask) for end in range(context + 1, seq_len + 1))
     if ask.tree is not None and query_len >= len(ask.parents):
         return _sum_capped(context + 1, seq_len, ask.sliding_window) - ask.hidden()
     window = ask.sliding_window

@@ -57,14 +57,11 @@ def _rows(counts: list[int], firsts: list[int], device: torch.device) -> tuple[t
     return sequence, first[sequence] + within
 
 
-def _owners(lens: list[tuple[int, int]], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """(sequence, position) of every query token, then of every key."""
-    queries = _rows([q for q, _ in lens], [s - q for q, s in lens], device)
-    return *queries, *_rows([s for _, s in lens], [0] * len(lens), device)
+Rows = tuple[torch.Tensor, torch.Tensor]
 
 
-def _mask(owners: tuple[torch.Tensor, ...], features: Features) -> BlockMask:
-    query_seq, query_at, key_seq, key_at = owners
+def _mask(queries: Rows, keys: Rows, features: Features) -> BlockMask:
+    (query_seq, query_at), (key_seq, key_at) = queries, keys
     window = features.sliding_window
 
     def visible(_b: Any, _h: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -82,12 +79,14 @@ def prepare(batch: PagedBatch, features: Features, config: None, workspace: Plan
     """Where the keys lie, and once a row the mask. Other values on the same pages need nothing new."""
     if workspace.pages is not None:
         return workspace
-    owners = _owners(list(lens_of(batch.query_start_loc, batch.seq_lens)), batch.device)
+    lens = list(lens_of(batch.query_start_loc, batch.seq_lens))
+    queries = _rows([q for q, _ in lens], [s - q for q, s in lens], batch.device)
+    keys = _rows([s for _, s in lens], [0] * len(lens), batch.device)
     step = workspace.step
     if step.attend is None:
         step.attend = torch.compile(flex_attention, dynamic=False) if batch.device.type == "cuda" else flex_attention
-        step.mask = _mask(owners, features) if len(owners[0]) and len(owners[2]) else None
-    (key_seq, key_at), size = owners[2:], batch.shape.block_size
+        step.mask = _mask(queries, keys, features) if len(queries[0]) and len(keys[0]) else None
+    (key_seq, key_at), size = keys, batch.shape.block_size
     return Plan(step, batch.block_table[key_seq, key_at // size].long(), key_at % size)
 
 

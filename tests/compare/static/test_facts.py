@@ -9,7 +9,7 @@ from common.gpus import resolve
 from compare.plan.job import Cell
 from compare.static import facts as static_facts
 from compare.static.compile import Compilation, Outcome
-from compare.workloads import Ask, Workload, suites
+from compare.workloads import Ask, suites
 from compare.workloads.suites import peers
 
 
@@ -73,9 +73,7 @@ ROWS = {row.label: row for row in suites.rows()}
 
 @pytest.mark.parametrize("label", ROWS)
 def test_a_row_with_features_is_a_job_that_survives_its_way_to_the_child(label):
-    row: Workload = ROWS[label]
-    job = static_facts._compile_job(Cell("0", row, "helion/q_block"), "default")
-    assert job.workload == row
+    job = Compilation(ROWS[label], "helion/q_block", heuristics="default")
     assert Compilation.from_json(job.to_json()) == job
 
 
