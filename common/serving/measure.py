@@ -27,8 +27,6 @@ AGREE = 0.05  # largest difference of two outputs, as a share of the largest val
 DEVICE_MS = 20  # timing of one candidate
 OF_MEMORY = 4  # a cache made for timing takes at most 1 / OF_MEMORY of the free memory
 
-Clock = Callable[[Callable[[], None]], float]
-
 
 def measure(
     plan: Any,
@@ -38,7 +36,6 @@ def measure(
     caches: tuple[torch.Tensor | None, ...],
     out_dtype: torch.dtype | None,
     progress: Callable[[int, int, BatchStats, list[Timed]], None] | None,
-    clock: Clock | None,
 ) -> int:
     """Implement Plan.measure: time each cell without a winner and keep the fastest. Returns how many were timed."""
     count, gpu = expect_integer(count, "count", 1), gpu_of(plan.device)
@@ -56,7 +53,7 @@ def measure(
         timed: list[Timed] = []
         if not plan.family.is_measured(plan.shape, stats, gpu, sees):
             batch = batch_of(plan.shape, stats, plan.device, caches)
-            timed = times(plan, stats, batch, count, gpu, clock or graph_us, out_dtype)
+            timed = times(plan, stats, batch, count, gpu, out_dtype)
             row = f"{stats.num_seqs} sequences of {stats.max_seq_len} keys, {stats.num_decodes} decodes, "
             row += f"{stats.num_tokens} tokens"
             plan.family.keep_times(plan.shape, seen(decided_by(stats), sees), gpu, timed, row)
@@ -133,7 +130,6 @@ def times(
     batch: PagedBatch,
     count: int,
     gpu: Gpu,
-    clock: Clock,
     out_dtype: torch.dtype | None = None,
 ) -> list[Timed]:
     """Time each candidate whose scratch fits into the plan's workspace.
@@ -157,7 +153,7 @@ def times(
             if first is not None and not _agree(out, first):
                 found.append(Timed(choice, None, "another answer"))
                 continue
-            found.append(Timed(choice, clock(launch)))
+            found.append(Timed(choice, graph_us(launch)))
         except Exception as error:  # out of shared memory, or a compiler error
             found.append(Timed(choice, None, f"{type(error).__name__}: {str(error)[:120]}"))
             continue

@@ -15,7 +15,7 @@ from common.serving.call import PagedAttention
 from common.serving.choice import Choice, Family, Timed
 from common.serving.grid import hinted_stats
 from common.serving.library import named
-from common.serving.measure import Clock, measure
+from common.serving.measure import measure
 from common.serving.page_writer import PageWriter
 from common.serving.pieces import pieces
 from common.serving.points import Point, expect_points, typical
@@ -310,7 +310,6 @@ class Plan(PagedAttention):
         value_cache: torch.Tensor | None = None,
         out_dtype: torch.dtype | None = None,
         progress: Callable[[int, int, BatchStats, list[Timed]], None] | None = None,
-        clock: Clock | None = None,
     ) -> int:
         """Time up to `count` candidates at each point and keep the fastest; return how many points were timed.
 
@@ -318,14 +317,14 @@ class Plan(PagedAttention):
         (common/serving/winners.py); a point that has one is not timed again.
         points: None for those of `points.typical`. seconds: start no point after this time. key_cache, value_cache: of
         the calls to come; None makes some. progress: called with (points done, points in all, sizes, times of the last
-        point). clock: gives the microseconds of a launch, for tests.
+        point).
         Raises SpecError without a GPU, in the capture of a graph, and for a plan of one kernel or of batch-invariant
         choices.
         """
         if points is None:
             points = typical(self.max_tokens, self.max_seqs, self.typical_seq_len)
         caches = (key_cache, value_cache)
-        done = measure(self, count, expect_points(points), seconds, caches, out_dtype, progress, clock)
+        done = measure(self, count, expect_points(points), seconds, caches, out_dtype, progress)
         self.reach.take_measured()
         for choice, layout in self.reach.layouts.items():
             if choice not in self._memory:

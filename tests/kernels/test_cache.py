@@ -6,19 +6,18 @@ import torch
 from cache_cases import QUANTISED_WRITES, WRITES, judge
 from common.spec import SpecError
 from common.spec.cache import CacheWrite
+from dsls import slow_in_helion
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-@pytest.mark.parametrize("number", range(len(WRITES)), ids=[case.name for case in WRITES])
-def test_the_pool_is_what_the_reference_makes_of_it(dsl, number):
-    judge(dsl.module("cache"), WRITES[number], DTYPES[number % 3])
+PLAIN = [pytest.param(case, DTYPES[n % 3], id=case.name) for n, case in enumerate(WRITES)]
+QUANTISED = [slow_in_helion((case, DTYPES[n % 3]), id=case.name) for n, case in enumerate(QUANTISED_WRITES)]
 
 
-@pytest.mark.parametrize("number", range(len(QUANTISED_WRITES)), ids=[case.name for case in QUANTISED_WRITES])
-@pytest.mark.slow_in_helion
-def test_quantised_pages_and_their_scales_are_the_references(dsl, number):
-    judge(dsl.module("cache"), QUANTISED_WRITES[number], DTYPES[number % 3])
+@pytest.mark.parametrize(("case", "dtype"), PLAIN + QUANTISED)
+def test_the_pool_and_its_scales_are_what_the_reference_makes_of_them(dsl, case, dtype):
+    judge(dsl.module("cache"), case, dtype)
 
 
 @pytest.mark.parametrize("block_tokens", [1, 16])

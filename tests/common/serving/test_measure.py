@@ -17,20 +17,6 @@ SHAPE, H200 = AttentionShape(4, 2, 32, 16, torch.float32), gpus.resolve("h200")
 POINTS = [Point(2, 128), Point(1, 48, 40)]
 
 
-@pytest.fixture
-def on_h200(monkeypatch, tmp_path):
-    """Plans on the CPU that choose as on an H200, with winners in a folder of their own."""
-    monkeypatch.setenv(winners.FOLDER, str(tmp_path))
-    for module in (common.serving.measure, common.serving.reach):
-        monkeypatch.setattr(module, "gpu_of", lambda device: H200)
-    monkeypatch.setattr(auto.FAMILY, "_winners", {})
-    monkeypatch.setattr(auto.FAMILY, "_chosen", {})
-
-
-def plan(**more):
-    return auto.plan_paged_attention(SHAPE, 64, 4, 256, "cpu", **more)
-
-
 def falling():
     """Each candidate is faster than the one before it."""
     us = 100.0
@@ -44,9 +30,24 @@ def falling():
     return clock
 
 
+@pytest.fixture
+def on_h200(monkeypatch, tmp_path):
+    """Plans on the CPU that choose as on an H200, with winners in a folder of their own."""
+    monkeypatch.setenv(winners.FOLDER, str(tmp_path))
+    for module in (common.serving.measure, common.serving.reach):
+        monkeypatch.setattr(module, "gpu_of", lambda device: H200)
+    monkeypatch.setattr(common.serving.measure, "graph_us", falling())
+    monkeypatch.setattr(auto.FAMILY, "_winners", {})
+    monkeypatch.setattr(auto.FAMILY, "_chosen", {})
+
+
+def plan(**more):
+    return auto.plan_paged_attention(SHAPE, 64, 4, 256, "cpu", **more)
+
+
 def test_the_fastest_of_a_point_is_taken_here_and_in_the_next_process(on_h200, monkeypatch):
     first, told = plan(), []
-    assert first.measure(3, POINTS, clock=falling(), progress=lambda done, all, stats, timed: told.append(timed)) == 2
+    assert first.measure(3, POINTS, progress=lambda done, all, stats, timed: told.append(timed)) == 2
     assert [len(timed) for timed in told] == [3, 3]
     assert all(one.us is not None for timed in told for one in timed)
     stats = BatchStats.of([(1, 128)] * 2)
@@ -60,12 +61,11 @@ def test_the_fastest_of_a_point_is_taken_here_and_in_the_next_process(on_h200, m
 
 def test_what_was_measured_is_not_again(on_h200):
     one = plan()
-    assert one.measure(2, POINTS, clock=falling()) == 2
-    assert one.measure(2, POINTS, clock=falling()) == 0 == plan().measure(2, POINTS, clock=falling())
+    assert one.measure(2, POINTS) == 2
+    assert one.measure(2, POINTS) == 0 == plan().measure(2, POINTS)
 
 
 def test_a_warm_plan_launches_what_was_measured_and_compiles_nothing_then(on_h200, monkeypatch):
-    monkeypatch.setattr(common.serving.measure, "graph_us", falling())
     one = plan()
     one.warmup(measure=2, points=POINTS)
     batch = batch_of(SHAPE, BatchStats.of([(1, 128)] * 2), torch.device("cpu"))
@@ -93,13 +93,13 @@ def test_what_does_not_run_or_answers_otherwise_is_no_winner(on_h200, monkeypatc
     for kernel in {auto.FAMILY.kernel(one.kernel) for one in candidates}:
         monkeypatch.setattr(kernel, "launch", breaking(kernel.launch))
     told = []
-    one.measure(3, POINTS[:1], clock=falling(), progress=lambda done, all, stats, timed: told.extend(timed))
+    one.measure(3, POINTS[:1], progress=lambda done, all, stats, timed: told.extend(timed))
     assert [timed.why for timed in told] == ["", "RuntimeError: out of shared memory", "another answer"]
     assert one.choice_of(BatchStats.of([(1, 128)] * 2), frozenset()).config == candidates[0].config
 
 
 def test_no_point_begins_when_the_time_is_over(on_h200):
-    assert plan().measure(2, POINTS, clock=falling(), seconds=-1) == 0
+    assert plan().measure(2, POINTS, seconds=-1) == 0
 
 
 @pytest.mark.parametrize(("more", "found"), [
@@ -108,7 +108,7 @@ def test_no_point_begins_when_the_time_is_over(on_h200):
 ], ids=str)  # fmt: skip
 def test_a_plan_that_chooses_nothing_is_refused(on_h200, more, found):
     with pytest.raises(SpecError, match=found):
-        plan(**more).measure(clock=falling())
+        plan(**more).measure()
 
 
 def test_without_a_gpu_there_is_nothing_to_time_on():

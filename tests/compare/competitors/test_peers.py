@@ -85,16 +85,16 @@ def test_a_library_is_given_what_it_asks(peer, monkeypatch, name, case):
     keeps(kernel, case)
 
 
-@pytest.mark.parametrize("name", ["conch_decode", "aiter_decode"])
-def test_a_kernel_of_decodes_refuses_prompts(peer, name):
-    with pytest.raises(UnsupportedFeature, match="query lengths other than 1"):
-        keeps(peer(name), "query-15-16-17")
-
-
-@pytest.mark.parametrize("name", ["lmdeploy", "sglang"])
-def test_a_library_that_counts_the_keys_before_has_no_window_of_one(peer, name):
-    with pytest.raises(UnsupportedFeature, match="own key"):
-        keeps(peer(name), "window-1")
+@pytest.mark.parametrize(
+    ("names", "case", "why"),
+    [(("conch_decode", "aiter_decode"), "query-15-16-17", "query lengths other than 1"),
+     (("lmdeploy", "sglang"), "window-1", "own key")],  # they count the keys before the query's
+    ids=["decodes", "windows"],
+)  # fmt: skip
+def test_what_a_library_lacks_is_refused(peer, names, case, why):
+    for name in names:
+        with pytest.raises(UnsupportedFeature, match=why):
+            keeps(peer(name), case)
 
 
 def test_nothing_of_a_package_stays_behind(peer):
