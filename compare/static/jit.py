@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from compare.static.compiled import Argument
 
@@ -48,19 +49,6 @@ def gpu_target(arch: str) -> Any:
     return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
 
 
-@contextlib.contextmanager
-def patched_run(make: Callable[[Callable], Callable]) -> Iterator[None]:
-    """Replace JITFunction.run by make(the original)."""
-    from triton.runtime.jit import JITFunction
-
-    original = JITFunction.run
-    JITFunction.run = make(original)
-    try:
-        yield
-    finally:
-        JITFunction.run = original
-
-
 def plain_grid(function: Any, grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[int, ...]:
     """The grid as integers, where a launch gave it as a function."""
     if callable(grid):
@@ -71,14 +59,12 @@ def plain_grid(function: Any, grid: Any, args: tuple, kwargs: dict[str, Any]) ->
 @contextlib.contextmanager
 def intercepted(instead: Callable[[Launch], Any]) -> Iterator[None]:
     """In this context every launch of a Triton kernel goes to `instead` and does not run."""
+    from triton.runtime.jit import JITFunction
 
-    def make(original: Callable) -> Callable:
-        def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-            return instead(Launch(self, plain_grid(self, grid, args, kwargs), args, kwargs))
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        return instead(Launch(self, plain_grid(self, grid, args, kwargs), args, kwargs))
 
-        return run
-
-    with patched_run(make):
+    with mock.patch.object(JITFunction, "run", run):
         yield
 
 
@@ -93,14 +79,14 @@ def recorded() -> Iterator[list[Launch]]:
 @contextlib.contextmanager
 def compiled_only() -> Iterator[None]:
     """In this context a launch compiles for the GPU that is here, exactly as it would be launched, and runs nothing."""
+    from triton.runtime.jit import JITFunction
 
-    def make(original: Callable) -> Callable:
-        def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-            return original(self, *args, grid=grid, warmup=True, **kwargs)
+    original = JITFunction.run
 
-        return run
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        return original(self, *args, grid=grid, warmup=True, **kwargs)
 
-    with patched_run(make):
+    with mock.patch.object(JITFunction, "run", run):
         yield
 
 

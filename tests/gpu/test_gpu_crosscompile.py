@@ -1,5 +1,7 @@
 """What is compiled for a GPU without having it is what runs on it: proved on the GPU that is here."""
 
+from unittest import mock
+
 import pytest
 import torch
 
@@ -21,20 +23,19 @@ SAME = ("kernel", "arch", "grid", "num_warps", "registers", "spills", "shared_by
 
 def launched_code(call):
     """What a call launches on the GPU that is here, in order."""
-    seen = []
+    from triton.runtime.jit import JITFunction
 
-    def make(original):
-        def run(self, *args, grid, warmup, **kwargs):
-            compiled = original(self, *args, grid=grid, warmup=warmup, **kwargs)
-            launch = jit.Launch(self, jit.plain_grid(self, grid, args, kwargs), args, kwargs)
-            bound = jit.bind(launch, compiled.metadata.target)
-            name = launch.function.__name__
-            seen.append(from_triton(compiled, name, launch.grid, bound.arguments, bound.dropped, 0.0))
-            return compiled
+    seen, original = [], JITFunction.run
 
-        return run
+    def run(self, *args, grid, warmup, **kwargs):
+        compiled = original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        launch = jit.Launch(self, jit.plain_grid(self, grid, args, kwargs), args, kwargs)
+        bound = jit.bind(launch, compiled.metadata.target)
+        name = launch.function.__name__
+        seen.append(from_triton(compiled, name, launch.grid, bound.arguments, bound.dropped, 0.0))
+        return compiled
 
-    with jit.patched_run(make):
+    with mock.patch.object(JITFunction, "run", run):
         call()
     return seen
 
