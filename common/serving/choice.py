@@ -349,7 +349,10 @@ class Family:
         config = changed(config, lambda _: ("overlap", "descriptors"), lambda _: gpu.tma)
         config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
         config = changed(config, lambda _: ("new_kv",), lambda _: stats.max_seq_len <= few_keys(stats.max_query_len))
-        config = bounded(config, shape, stats, gpu) if gpu.vendor == "nvidia" else settled(config, shape, stats, gpu)
+        if gpu.vendor == "nvidia":
+            config = bounded(config, shape, coarse(stats), gpu)  # the same for all batches that share a ranking
+        else:
+            config = settled(config, shape, stats, gpu)
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
         return Choice(candidate.kernel, config, f"{LEARNED}/{known.gpu}.json", told)
 

@@ -1,15 +1,18 @@
 """Registers of a launch are bounded where its programs need the places, and never below what the formula says."""
 
 import dataclasses
+from collections import defaultdict
 
 import pytest
 
+from common.choice.learned import coarse
 from common.choice.legal import register_bound, registers
 from common.gpus import REGISTER_STEP, REGISTERS, resolve
 from common.serving.pieces import bounded
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from dsl_triton import parallel_softmax, unpaged
+from dsl_triton.auto import FAMILY
 
 H200, SHAPE = resolve("h200"), AttentionShape()
 SMALL = dataclasses.replace(parallel_softmax.DEFAULT, block_m=16, tile_size=64, num_warps=4)
@@ -58,3 +61,13 @@ def test_drafts_count_the_q_blocks_of_their_tokens():
     alone = dataclasses.replace(SMALL, num_segments=1)
     assert not bounded(alone, SHAPE, decodes(30), H200).registers
     assert bounded(alone, SHAPE, drafts, H200).registers, "sixteen tokens of four heads are four Q Blocks of 16 rows"
+
+
+def test_batches_that_share_a_ranking_share_their_registers():
+    """Else a server meets code that its warm-up did not compile."""
+    found = defaultdict(set)
+    for seqs in range(1, 140):
+        batch = decodes(seqs, keys=300)
+        found[coarse(batch)].add(FAMILY.choose(SHAPE, batch, H200).config)
+    assert {len(configs) for configs in found.values()} == {1}
+    assert any(getattr(config, "registers", 0) for (config,) in found.values())
