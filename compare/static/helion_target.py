@@ -48,9 +48,9 @@ def _is_block() -> Callable[..., bool]:
 
     asked = TensorDescriptorIndexingStrategy.is_supported
 
-    def is_supported(*of: Any) -> bool:
+    def is_supported(*of: Any, **named: Any) -> bool:
         with mock.patch.object(CompileEnvironment.current(), "device", torch.device("cuda")):
-            return asked(*of)
+            return asked(*of, **named)
 
     return staticmethod(is_supported)
 
