@@ -341,18 +341,15 @@ class Family:
     ) -> Choice:
         """Fill in the fields of a candidate's config that depend on the GPU and the batch.
 
-        Overlapped launches and tensor descriptors need TMA. NVIDIA's compiler is told how many registers a thread may
-        have. A copy gets programs in proportion to the GPU's units. New
+        Overlapped launches and tensor descriptors need TMA. A copy gets programs in proportion to the GPU's units. New
         K and V are read directly only where no sequence has a context.
         """
         config = built(self.kernel(candidate.kernel).DEFAULT, candidate.config, older=True)
         config = changed(config, lambda _: ("overlap", "descriptors"), lambda _: gpu.tma)
         config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
         config = changed(config, lambda _: ("new_kv",), lambda _: stats.max_seq_len <= few_keys(stats.max_query_len))
-        if gpu.vendor == "nvidia":
-            config = bounded(config, shape, coarse(stats), gpu)  # the same for all batches that share a ranking
-        else:
-            config = settled(config, shape, stats, gpu)
+        config = settled(config, shape, stats, gpu)
+        config = bounded(config, shape, coarse(stats), gpu)  # the same for all batches that share a ranking
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
         return Choice(candidate.kernel, config, f"{LEARNED}/{known.gpu}.json", told)
 

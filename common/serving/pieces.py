@@ -85,12 +85,13 @@ def changed(config: Any, names: Callable[[Any], Sequence[str]], change: Callable
 
 
 def bounded(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
-    """Bound the registers of short queries' launches whose class is BOUNDED, where their programs need the places.
+    """Bound the registers of short queries' launches whose class is BOUNDED, where their programs need the places of an
+    SM; other vendors' configs stay.
 
     With fewer programs the compiler's own number is faster: 2 an SM lose 15% by a bound that lets 4 fit. Programs of
     one warp are left to it.
     """
-    if not dataclasses.is_dataclass(config):
+    if not dataclasses.is_dataclass(config) or gpu.vendor != "nvidia":
         return config
     names = [one.name for one in dataclasses.fields(config)]
     decodes = BatchStats(stats.num_decodes, stats.num_decodes, stats.num_decodes, 1, stats.max_seq_len, 0)
