@@ -200,8 +200,8 @@ def _held(
     Products of WARP_GROUP_ROWS read K and V where loads put them, one tile behind; of fewer rows, and of pointers, a
     tile passes through registers. A load behind a page id takes two of the stages. Blocks of contiguous keys take one.
     """
-    found = registers(rows, tile, threads, np.where(dense, 0.0, b["lanes"]), values)
-    taken = np.where(asked > 0, asked, found)
+    needed = registers(rows, tile, threads, np.where(dense, 0.0, b["lanes"]), values)
+    taken = np.where(asked > 0, asked, needed)
     by_pages = np.where(stages > 1, stages // 2 + (rows >= WARP_GROUP_ROWS), 0.5)
     shared = kv_bytes * np.where(dense, stages, by_pages) + rows * b["lanes"] * b["bytes"]
     found = np.minimum(REGISTERS // (taken * threads), (b["shared"] + BLOCK_BYTES) // (shared + BLOCK_BYTES))

@@ -58,7 +58,7 @@ class StaticGrid:
             self.prepare(batch, features, config, workspace)
         cut = self.cut(batch, config, workspace)
         overlap = hasattr(config, "overlap") and config.overlap and not cut.copied
-        side = None if cut.is_short or overlap else side_stream(batch.device)  # that, or beside it in one stream
+        side = None if cut.is_short or overlap else side_stream(batch.device)  # a stream apart, or dependent launches
         with beside(side):
             self.attend_pages(batch, features, out, config, workspace, lse, cut, "short")
         if not cut.is_short:
