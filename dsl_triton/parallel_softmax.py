@@ -12,15 +12,16 @@ gather="run" reads whole pages, as adjustable_tile.py does.
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import triton
 import triton.language as tl
 
+from common.choice.legal import register_bound
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
-from common.spec.metadata import ANY_QUERY, cdiv
+from common.spec.metadata import ANY_QUERY, cdiv, power_of_two
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton.binding import block_m_of, fits, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
@@ -52,11 +53,10 @@ class Config(Cdna):
     overlap: the reduction's launch begins while the segments run (programmatic dependent launch: NVIDIA from sm_90 on),
     which saves 1.3 us of one decode over 512 keys on an H200.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
-    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice. A choice fills it in (BOUNDED).
+    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice. A ranking fills it in (common/choice).
     """
 
     RUN_TIME: ClassVar = ("num_segments",)
-    BOUNDED: ClassVar = True
 
     block_m: int = 16
     tile_size: int = 32
@@ -77,7 +77,12 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     axes = (16, 32, 64), (16, 32, 64, 128), segments, (1, 2, 4, 8), (1, 2, 3, 4, 5), ("key", "run")
     for block_m, tile_size, num_segments, num_warps, num_stages, gather in itertools.product(*axes):
         if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
-            yield Config(block_m, tile_size, num_segments, num_warps, num_stages, gpu.tma, gather)
+            config = Config(block_m, tile_size, num_segments, num_warps, num_stages, gpu.tma, gather)
+            yield config
+            if gpu.vendor == "nvidia" and num_warps > 1:
+                sizes = power_of_two(shape.head_size), power_of_two(shape.value_lanes)
+                bound, _ = register_bound(block_m_of(config, shape), tile_size, num_warps * gpu.warp_size, *sizes)
+                yield from (replace(config, registers=most) for most in {int(bound)} - {0})
 
 
 @triton.jit(do_not_specialize=["num_seqs", "num_segments"])  # do not recompile for another batch or segment count

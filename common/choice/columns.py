@@ -80,6 +80,7 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
             "lanes": power_of_two(shape.head_size), "value_lanes": power_of_two(shape.value_lanes),
             "bytes": shape.dtype.itemsize, "cache_bytes": shape.cache_dtype.itemsize, "page": shape.block_size,
             "units": max(gpu.units, 1), "warp": gpu.warp_size, "shared": gpu.shared_bytes,
+            "nvidia": gpu.vendor == "nvidia",
             "hbm": gpu.bytes_per_us, "peak": gpu.flops_per_us / max(gpu.units, 1),
         })  # fmt: skip
     return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}

@@ -69,11 +69,12 @@ class Told:
 
 
 class _Ranked(NamedTuple):
-    """The candidates of a batch. rows, segments, lost: [candidate]. decode: the config of short queries beside prompts.
-    level: what each member of the net says of all of them on average; zeros without any."""
+    """The candidates of a batch. rows, segments, registers, lost: [candidate]. decode: the config of short queries
+    beside prompts. level: what each member of the net says of all of them on average; zeros without any."""
 
     rows: np.ndarray
     segments: np.ndarray
+    registers: np.ndarray
     lost: np.ndarray
     decode: dict[str, Any] | None
     level: np.ndarray
@@ -121,14 +122,14 @@ class Learned:
         launch for short queries alone are none for a batch that has no others: SHORT is the same.
         """
         stats = coarse(stats)
-        ((rows, segments, lost, decode, level),) = self._ranked(shape, [stats], gpu, kernels)
+        ((rows, segments, registers, lost, decode, level),) = self._ranked(shape, [stats], gpu, kernels)
         once = sorted({(rows[i], segments[i]): i for i in range(len(rows))}.values())  # two shares may be one number
         owned = [one for one in self._owned(shape, [stats], [decode], [level], gpu, own) if one]
         kinds = [(kernel, part.get("block_m")) for kernel, part in (self.portfolio.rows[rows[i]] for i in once)]
         kinds += [(one.kernel, one.config.get("prefill", one.config).get("block_m")) for one in owned]
         order = apart(kinds, np.array([*lost[once], *(one.loss for one in owned)]))[:count]
         found = [(once[i], None) if i < len(once) else (0, owned[i - len(once)]) for i in order]
-        return [one or self._candidate(rows[i], segments[i], lost[i], decode) for i, one in found]
+        return [one or self._candidate(rows[i], segments[i], registers[i], lost[i], decode) for i, one in found]
 
     def best(
         self,
@@ -144,9 +145,9 @@ class Learned:
             of = [coarse(stats) for stats in many[start : start + TOGETHER]]
             ranked = list(self._ranked(shape, of, gpu, kernels))
             others = self._owned(shape, of, [one.decode for one in ranked], [one.level for one in ranked], gpu, own)
-            for (rows, segments, lost, decode, _), other in zip(ranked, others, strict=True):
+            for (rows, segments, registers, lost, decode, _), other in zip(ranked, others, strict=True):
                 i = int(np.argmin(lost)) if len(rows) else None
-                one = None if i is None else self._candidate(rows[i], segments[i], lost[i], decode)
+                one = None if i is None else self._candidate(rows[i], segments[i], registers[i], lost[i], decode)
                 found.append(other if other and (one is None or other.loss < one.loss) else one)
         return found
 
@@ -168,8 +169,11 @@ class Learned:
         lost, _ = self._lost(batch, made, np.stack(levels, axis=1))
         return [Candidate(own.kernel, *one) for one in zip(configs, lost.tolist(), strict=True)]
 
-    def _candidate(self, row: int, segments: float, loss: float, decode: dict[str, Any] | None) -> Candidate:
-        return Candidate(self.portfolio.rows[row][0], self.portfolio.config(row, segments, decode), float(loss))
+    def _candidate(
+        self, row: int, segments: float, registers: float, loss: float, decode: dict[str, Any] | None
+    ) -> Candidate:
+        config = self.portfolio.config(row, segments, registers, decode)
+        return Candidate(self.portfolio.rows[row][0], config, float(loss))
 
     def _ranked(
         self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu, kernels: Collection[str] | None
@@ -179,11 +183,14 @@ class Learned:
         found: dict[int, _Ranked] = {}
         if apart_for:
             configs, decode = self._short(shape, [many[i] for i in apart_for], gpu)
-            rows, segments, lost, level = self._losses(shape, [many[i] for i in apart_for], gpu, kernels, decode)
-            found = {i: _Ranked(rows, segments[n], lost[n], configs[n], level[n]) for n, i in enumerate(apart_for)}
+            rows, *of = self._losses(shape, [many[i] for i in apart_for], gpu, kernels, decode)
+            found = {
+                i: _Ranked(rows, *one, configs[n], level)
+                for n, (i, *one, level) in enumerate(zip(apart_for, *of, strict=True))
+            }
         if short := [i for i in range(len(many)) if i not in found]:
-            rows, segments, lost, level = self._losses(shape, [many[i] for i in short], gpu, kernels, None)
-            found |= {i: _Ranked(rows, segments[n], lost[n], None, level[n]) for n, i in enumerate(short)}
+            rows, *of = self._losses(shape, [many[i] for i in short], gpu, kernels, None)
+            found |= {i: _Ranked(rows, *one, None, level) for i, *one, level in zip(short, *of, strict=True)}
         return (found[i] for i in range(len(many)))
 
     def _losses(
@@ -193,15 +200,16 @@ class Learned:
         gpu: Gpu,
         kernels: Collection[str] | None,
         decode: columns.Columns | None,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """row [candidate], segments and losses [batch, candidate], and levels [batch, member]."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """row [candidate], segments, registers and losses [batch, candidate], and levels [batch, member]."""
         batch = columns.batches([(shape, stats, gpu) for stats in many])
         rows, segments, made, undivided = self.portfolio.candidates(batch, kernels, decode)
         wide = {name: value[:, None] for name, value in batch.items()}
         if not len(rows):
-            return rows, segments, np.zeros((len(many), 0)), np.zeros((len(many), len(self.net.members)))
+            none = np.zeros((len(many), 0))
+            return rows, segments, none, none, np.zeros((len(many), len(self.net.members)))
         lost, level = self._lost(wide, made, undivided=undivided)
-        return rows, segments, lost, level[..., 0].T
+        return rows, segments, np.broadcast_to(made["short_registers"], lost.shape), lost, level[..., 0].T
 
     def _lost(
         self,
@@ -228,10 +236,10 @@ class Learned:
         some = next(part for kernel, part in of.rows if kernel == SHORT)
         configs = [fitted_part(some | {CUT: 1}, shape, gpu)] * len(many)
         if at:
-            rows, segments, lost, _ = self._losses(shape, [_decodes(many[n]) for n in at], gpu, {SHORT}, None)
-            for n, cut, one in zip(at, segments, lost, strict=True) if len(rows) else ():
-                best = one.argmin()
-                configs[n] = of.config(rows[best], cut[best], None)
+            rows, *found, _ = self._losses(shape, [_decodes(many[n]) for n in at], gpu, {SHORT}, None)
+            for n, segments, registers, lost in zip(at, *found, strict=True) if len(rows) else ():
+                best = lost.argmin()
+                configs[n] = of.config(rows[best], segments[best], registers[best], None)
         made = columns.configs([(SHORT, config) for config in configs], self.dsl)
         return configs, {name: value for name, value in made.items() if name.startswith("short_")}
 

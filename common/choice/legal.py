@@ -37,18 +37,16 @@ def registers(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any) -> An
     return np.minimum(20 + (rows * (1.3 * values + 2 * tile) + tile * lanes) / threads, MOST_REGISTERS)
 
 
-@lru_cache
-def register_bound(rows: int, tile: int, threads: int, lanes: int, values: int) -> tuple[int, int]:
-    """(registers of a thread, programs of under WARP_GROUP_ROWS that then fit an SM); (0, 0) for no bound. lanes,
-    values: powers of two.
+def register_bound(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any) -> tuple[Any, Any]:
+    """(registers of a thread, programs of under WARP_GROUP_ROWS that then fit an SM), both 0 for no bound; numbers or
+    arrays. lanes, values: powers of two.
 
     Without a bound ptxas takes 156 where 128 do without a spill: three programs an SM for four.
     """
-    if rows >= WARP_GROUP_ROWS:
-        return 0, 0
-    programs = max(int(REGISTERS / (registers(rows, tile, threads, lanes, values) * threads)), 1)
+    programs = np.maximum(REGISTERS // (registers(rows, tile, threads, lanes, values) * threads), 1)
     most = REGISTERS // (programs * threads * REGISTER_STEP) * REGISTER_STEP
-    return (most, programs) if most <= MOST_REGISTERS else (0, 0)
+    some = (rows < WARP_GROUP_ROWS) & (most <= MOST_REGISTERS)
+    return np.where(some, most, 0), np.where(some, programs, 0)
 
 
 def part_lanes(rows: Any, tile: Any, threads: Any, values: Any) -> Any:

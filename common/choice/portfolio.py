@@ -17,7 +17,8 @@ from common.choice import columns, legal
 
 ONE_LAUNCH = ("q_block", "parallel_softmax")  # their Config has no parts
 SHORT = "parallel_softmax"  # serves the short queries of the others
-CUT = "num_segments"
+CUT, BOUND = "num_segments", "registers"
+BOUNDED = "triton"  # whose code of SHORT takes more registers than it needs; Helion's takes fewer
 
 
 class Portfolio:
@@ -37,6 +38,7 @@ class Portfolio:
         pairs = [(i, s) for i, (_, part) in enumerate(self.rows) for s in ((0.0, *shares) if CUT in part else (0.0,))]
         self._row, self._share = np.array([i for i, _ in pairs]), np.array([share for _, share in pairs])
         self._whole = np.array([self.rows[i][0] in ONE_LAUNCH for i in self._row])
+        self._bounded = np.array([self.rows[i][0] == SHORT and dsl == BOUNDED for i in self._row])
 
     def candidates(
         self, batch: columns.Columns, kernels: Collection[str] | None, decode: columns.Columns | None
@@ -58,12 +60,14 @@ class Portfolio:
         undivided = columns.whole(wide, of)
         segments = cut(per_slot(wide, undivided, whole), self._share[at], undivided.most[0])
         of |= {"long_num_segments": segments, "short_num_segments": np.where(whole, segments, of["short_num_segments"])}
+        bound = np.where(self._bounded[at], bounded(wide, of, undivided.programs.sum(axis=0) * segments), 0)
+        of |= {name: np.where(bound > 0, bound, of[name]) for name in ("long_registers", "short_registers")}
         return self._row[at], segments, of, undivided
 
-    def config(self, row: int, segments: float, decode: dict[str, Any] | None) -> dict[str, Any]:
+    def config(self, row: int, segments: float, registers: float, decode: dict[str, Any] | None) -> dict[str, Any]:
         """The whole Config of a row; decode: of short queries, where a launch is apart for them."""
         kernel, part = self.rows[row]
-        part = part | {CUT: int(segments)} if CUT in part else part
+        part = part | {name: int(n) for name, n in ((CUT, segments), (BOUND, registers)) if name in part}
         return part if kernel in ONE_LAUNCH else {"prefill": part, "decode": decode}
 
 
@@ -76,6 +80,19 @@ def per_slot(b: columns.Columns, undivided: columns.Undivided, whole: np.ndarray
 def cut(slots: np.ndarray, share: Any, most: np.ndarray) -> np.ndarray:
     """Segments whose programs fill a share of the slots. slots: of `per_slot`; most: tiles of the longest program."""
     return np.clip(down(slots * share), 1, np.minimum(most, legal.MOST_SEGMENTS))
+
+
+def bounded(b: columns.Columns, c: columns.Columns, programs: np.ndarray) -> np.ndarray:
+    """Registers of a thread that launches of SHORT are bounded to; 0 for the compiler's own number.
+
+    With fewer programs than places this is faster: 2 an SM lose 15% by a bound that lets 4 fit. Programs of one warp
+    are left to it, and so is all AMD code.
+    """
+    rows = np.maximum(c["short_block_m"], 2 ** np.ceil(np.log2(b["ratio"])))
+    sizes = c["short_tile_size"], c["short_num_warps"] * b["warp"], b["lanes"], b["value_lanes"]
+    most, fit = legal.register_bound(rows, *sizes)
+    free = (c["short_registers"] == 0) & (c["short_num_warps"] > 1) & (b["nvidia"] > 0)
+    return np.where(free & (programs > (fit - 1) * b["units"]), most, 0)
 
 
 def _check(kernel: str, parts: Any) -> None:

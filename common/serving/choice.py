@@ -26,7 +26,7 @@ from common.gpus import TABLE, Gpu, unlike
 from common.serving import winners
 from common.serving.cdna import settled
 from common.serving.grid import INVARIANT, decided_by, few_keys, reachable_stats, seen
-from common.serving.pieces import bounded, changed, few_segments
+from common.serving.pieces import changed, few_segments
 from common.serving.stamps import stamp
 from common.serving.winners import Winners, built
 from common.spec import AttentionShape, Features, PagedBatch
@@ -349,7 +349,6 @@ class Family:
         config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
         config = changed(config, lambda _: ("new_kv",), lambda _: stats.max_seq_len <= few_keys(stats.max_query_len))
         config = settled(config, shape, stats, gpu)
-        config = bounded(config, shape, coarse(stats), gpu)  # the same for all batches that share a ranking
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
         return Choice(candidate.kernel, config, f"{LEARNED}/{known.gpu}.json", told)
 

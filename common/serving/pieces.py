@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from common.choice.legal import MOST_SEGMENTS, register_bound
-from common.gpus import Gpu
+from common.choice.legal import MOST_SEGMENTS
 from common.serving.grid import KEYS, power_of_two
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats
@@ -82,25 +81,3 @@ def changed(config: Any, names: Callable[[Any], Sequence[str]], change: Callable
         elif dataclasses.is_dataclass(value):
             changes[name] = changed(value, names, change)
     return dataclasses.replace(config, **changes) if changes else config
-
-
-def bounded(config: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
-    """Bound the registers of short queries' launches whose class is BOUNDED, where their programs need the places of an
-    SM; other vendors' configs stay.
-
-    With fewer programs the compiler's own number is faster: 2 an SM lose 15% by a bound that lets 4 fit. Programs of
-    one warp are left to it.
-    """
-    if not dataclasses.is_dataclass(config) or gpu.vendor != "nvidia":
-        return config
-    names = [one.name for one in dataclasses.fields(config)]
-    decodes = BatchStats(stats.num_decodes, stats.num_decodes, stats.num_decodes, 1, stats.max_seq_len, 0)
-    parts = {name: bounded(getattr(config, name), shape, decodes, gpu) for name in names}
-    if getattr(config, "BOUNDED", False) and not config.registers and stats.num_seqs and config.num_warps > 1:
-        rows = max(config.block_m, power_of_two(shape.queries_per_kv))
-        lanes = power_of_two(shape.head_size), power_of_two(shape.value_lanes)
-        registers, fit = register_bound(rows, config.tile_size, config.num_warps * gpu.warp_size, *lanes)
-        q_blocks = stats.num_seqs * -(-stats.num_tokens * shape.queries_per_kv // (stats.num_seqs * rows))
-        if registers and q_blocks * shape.num_kv_heads * config.num_segments > (fit - 1) * gpu.units:
-            parts["registers"] = registers
-    return dataclasses.replace(config, **parts)

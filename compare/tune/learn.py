@@ -28,7 +28,7 @@ import torch
 from common.choice import columns, cost
 from common.choice.learned import LABEL, WASTEFUL, apart
 from common.choice.model import LIMIT, Net, doubted
-from common.choice.portfolio import ONE_LAUNCH, cut, per_slot
+from common.choice.portfolio import BOUND, BOUNDED, CUT, ONE_LAUNCH, SHORT, cut, per_slot
 from common.choice.table import table, width
 from common.gpus import Gpu, resolve
 from common.serving.winners import Winner
@@ -258,7 +258,7 @@ def _near_best(data: Data, measured: str, dsl: str) -> Mapping[str, Rows]:
     for point, loss, row in zip(data.points, data.loss, data.row, strict=True):
         if point.dsl != measured or timed[row] < 2 or point.kernel.startswith("native") or loss > np.log(NEAR):
             continue
-        part, whole = _part(point.kernel, point.config), _default(dsl, point.kernel)
+        part, whole = _part(dsl, point.kernel, point.config), _default(dsl, point.kernel)
         if measured != dsl or part.keys() <= whole.keys():  # without a field that is gone
             part = whole | {name: value for name, value in part.items() if name in _allowed(dsl, point.kernel, value)}
             rows[point.kernel][json.dumps(part, sort_keys=True)].add((power_of_two(point.shape.head_size), row))
@@ -268,7 +268,7 @@ def _near_best(data: Data, measured: str, dsl: str) -> Mapping[str, Rows]:
 @lru_cache(16)
 def _default(dsl: str, kernel: str) -> dict[str, Any]:
     """What a portfolio would have of the kernel's DEFAULT: of this are the fields that an older log lacks."""
-    return _part(kernel, registry.config_dict(registry.load(f"{dsl}/{kernel}").DEFAULT))
+    return _part(dsl, kernel, registry.config_dict(registry.load(f"{dsl}/{kernel}").DEFAULT))
 
 
 @lru_cache(1024)
@@ -314,10 +314,11 @@ def shares(data: Data) -> list[float]:
     return sorted(found)
 
 
-def _part(kernel: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a portfolio has of a config: the part of long queries, or all of it, its segments as one."""
+def _part(dsl: str, kernel: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a portfolio has of a config: the part of long queries, or all of it, without what it computes."""
     part = dict(config if kernel in ONE_LAUNCH else config["prefill"])
-    return part | {"num_segments": 1} if "num_segments" in part else part
+    computed = {CUT: 1} | ({BOUND: 0} if (dsl, kernel) == (BOUNDED, SHORT) else {})
+    return part | {name: value for name, value in computed.items() if name in part}
 
 
 def by_seed(point: Point) -> str:
