@@ -303,7 +303,7 @@ def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -
         cut.rows, batch.shape.num_kv_heads, min(features.sees, WIDEST), cut.copied or -1,
         bundle(step_plan.mask_of(features)),
         cut.longest_short, *cut.short, *cut.long, cut.unit, batch.shape.queries_per_kv, step_plan.BLOCKS,
-        step_plan.SEQUENCES, CHUNK, COUNTERS,
+        step_plan.at_once(batch.num_seqs), CHUNK, COUNTERS,
     )  # fmt: skip
     run(_plan, _Plan(), args)
     return items

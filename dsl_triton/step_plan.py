@@ -327,6 +327,6 @@ def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -
         batch.shape.num_kv_heads, min(features.sees, WIDEST), cut.copied or -1, bundle(step_plan.mask_of(features)),
         SHORT=cut.longest_short, SHORT_Q=short_q, SHORT_TILE=short_tile, BLOCK_Q=cut.long[0], TILE=cut.long[1],
         UNIT=cut.unit, RATIO=batch.shape.queries_per_kv, CHOICE=not cut.segments, BLOCKS=step_plan.BLOCKS,
-        SEQUENCES=step_plan.SEQUENCES, num_warps=4,
+        SEQUENCES=step_plan.at_once(batch.num_seqs), num_warps=4,
     )  # fmt: skip
     return items

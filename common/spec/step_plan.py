@@ -31,8 +31,14 @@ NOWHERE = -(2**30)
 # that a merge looks at: all, or none where each is one item
 LISTS = ("short", "copied", "paged")
 ITEMS, REFUSED, SHORT_ITEMS, MERGES, COUNTERS = 6, 7, 8, 9, 16
-BLOCKS, SEQUENCES = 16, 128  # Q Blocks a program of the plan, sequences that they are compared with at a time
+BLOCKS = 16  # Q Blocks a program of the plan
+FEW, MANY = 32, 128  # sequences that they are compared with at a time: as many as lie in one warp need no barrier
 PARTS_A_PROGRAM = 2  # Q Blocks' rows of scratch for each program that takes items
+
+
+def at_once(num_seqs: int) -> int:
+    """How many sequences the plan of so many compares at a time."""
+    return FEW if num_seqs <= FEW else MANY
 
 
 @dataclass(frozen=True)

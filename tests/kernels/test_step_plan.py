@@ -13,14 +13,15 @@ from common.spec.metadata import ANY_QUERY, cdiv, query_start_loc, seq_lens
 from common.spec.step_plan import (
     COUNTERS,
     END,
+    FEW,
     FIELDS,
     FIRST_ITEM,
     HOLE,
     ITEMS,
+    MANY,
     MERGES,
     NOWHERE,
     REFUSED,
-    SEQUENCES,
     SHORT_ITEMS,
     Cut,
 )
@@ -89,7 +90,7 @@ def test_the_plan_is_the_sorted_list(seed, causal, segments):
         same(found, wanted)
 
 
-@pytest.mark.parametrize("count", [SEQUENCES, SEQUENCES + 1, 3 * SEQUENCES + 5])
+@pytest.mark.parametrize("count", [FEW, FEW + 1, MANY + 1, 3 * MANY + 5])
 def test_sequences_are_compared_some_at_a_time(count):
     rng = random.Random(count)
     lens = [rng.choice([(1, 50), (4, 20), (17, 17), (9, 60)]) for _ in range(count)]
