@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse's, but an empty word is refused: as a value it would count as none given, or as this folder."""
-        words = sys.argv[1:] if args is None else list(args)
+        words = self._words = sys.argv[1:] if args is None else list(args)
         for before, word in zip(["", *words], words, strict=False):
             if word == "" or (word.startswith("--") and word.endswith("=")):
                 name = word[:-1] or (before if before.startswith("-") else "arguments")
@@ -118,6 +118,13 @@ class Parser(argparse.ArgumentParser):
             return f"arguments: found {given}, allowed none beside the options"
         return f"option: found {word}, allowed those of --help{nearest(word.partition('=')[0], options, 1, 0.5)}"
 
+    def no_value(self, name: str) -> str:
+        """argparse takes a value that begins with - for an option."""
+        behind = next((word for before, word in zip(self._words, self._words[1:], strict=False) if before == name), "")
+        if not behind:
+            return f"{name}: found nothing behind it, allowed one value"
+        return f"{name}: found {behind:.40}, allowed one value, as {name}=VALUE"
+
     def no_choice(self, name: str, found: str, choices: str) -> str:
         allowed = [choice.strip("' ") for choice in choices.split(",")]
         near = nearest(found.strip("'"), allowed, 1, 0.5)
@@ -127,7 +134,11 @@ class Parser(argparse.ArgumentParser):
 _ARGPARSES: tuple[tuple[str, Callable[..., str]], ...] = (
     (r"unrecognized arguments: (.+)", Parser.unknown),
     (r"argument (\S+): invalid choice: (.+?) \(choose from (.+)\)", Parser.no_choice),
-    (r"argument (\S+): expected one argument", lambda _, name: f"{name}: found nothing behind it, allowed one value"),
+    (r"argument (\S+): expected one argument", Parser.no_value),
+    (
+        r"argument (\S+): not allowed with argument (\S+)",
+        lambda _, name, other: f"{name}: found beside {other}, allowed one of the two",
+    ),
     (r"argument (\S+): ignored explicit argument (.+)", lambda _, name, found: f"{name}: found {found}, allowed alone"),
     (r"argument (\S+): (found .+)", lambda _, name, words: f"{name}: {words}"),
     (

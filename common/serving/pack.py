@@ -9,6 +9,7 @@ because it would be of no use.
 import hashlib
 import io
 import json
+import os
 import platform
 import sys
 import sysconfig
@@ -55,11 +56,13 @@ def pack(folder: Path, file: Path, made: Mapping[str, str]) -> tuple[str, int]:
         raise SpecError("--from", str(folder), "a folder that Triton has cached code in")
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
     head = json.dumps({"format": FORMAT, "made_with": dict(made), "files": sums}, indent=1).encode()
-    with tarfile.open(file, "w:xz") as archive:
+    unfinished = file.with_name(f"{file.name}.tmp")
+    with tarfile.open(unfinished, "w:xz") as archive:
         for name, content in ({FIRST: head} | found).items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
+    os.replace(unfinished, file)
     return hashlib.sha256(file.read_bytes()).hexdigest(), len(found)
 
 
@@ -73,6 +76,8 @@ def _portable(path: Path) -> bytes:
 
 def read(file: Path) -> tuple[dict[str, str], dict[str, bytes]]:
     """(what the code was made with, content of each file by name), all hashes checked. Raises SpecError."""
+    if file.exists() and not file.is_file():  # a device may have no end
+        raise SpecError(str(file), "no regular file", f"a file of `diptych pack`; {MAKE}")
     try:
         with tarfile.open(file, "r:xz") as archive:
             members = {one.name: archive.extractfile(one).read() for one in archive if one.isreg()}
@@ -82,12 +87,11 @@ def read(file: Path) -> tuple[dict[str, str], dict[str, bytes]]:
             raise SpecError(str(file), f"format {head['format']!r}", f"format {FORMAT}; {MAKE}")
     except FileNotFoundError as error:
         raise SpecError(str(file), "no such file", MAKE) from error
+    except SpecError:
+        raise
     except (OSError, EOFError, tarfile.TarError, KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, SpecError):
-            raise
-        raise SpecError(
-            str(file), f"{type(error).__name__}: {error}", f"a whole file of `diptych pack`; {MAKE}"
-        ) from error
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise SpecError(str(file), why, f"a whole file of `diptych pack`; {MAKE}") from error
     bad = {name for name in sums.keys() | members.keys()
            if name not in members or hashlib.sha256(members[name]).hexdigest() != sums.get(name)}  # fmt: skip
     bad |= {name for name in members if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts}

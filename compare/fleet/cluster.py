@@ -92,8 +92,6 @@ class Cluster:
 
     def __init__(self, address: str = AUTO, outside: Sequence[str] = ()) -> None:
         """outside: modules of foreign kernels, which are copied to the nodes too. Raises NoFleet."""
-        if "://" in address:
-            raise NoFleet(f"--fleet: found {address}, allowed local, or HOST:PORT of a cluster that this machine is in")
         found = ray()
         ensure_heard(address)
         self.address, self._ray, self._stage = address, found, tempfile.mkdtemp(prefix="diptych-fleet-")
@@ -138,14 +136,17 @@ class Cluster:
 
 
 def ensure_heard(address: str) -> None:
-    """Raise NoFleet if nothing listens at HOST:PORT. Ray itself would retry for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    """Raise NoFleet unless `address` is auto, local, or heard at HOST:PORT. Ray itself would retry for minutes."""
+    if address in (AUTO, LOCAL):
         return
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not (port.isascii() and port.isdecimal()):
+        raise NoFleet(f"--fleet: found {address}, allowed local, or HOST:PORT of a cluster that this machine is in")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
-    except (OSError, OverflowError) as error:
-        raise NoFleet(f"--fleet: found nobody at {address} ({error}), needed: {START}") from error
+    except (OSError, OverflowError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise NoFleet(f"--fleet: found nobody at {address} ({why}), needed: {START}") from error
 
 
 def stage(folder: Path, outside: Sequence[str]) -> None:

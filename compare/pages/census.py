@@ -25,6 +25,7 @@ from compare.analysis.standing import KINDS
 from compare.competitors import registry
 from compare.exits import refusing
 from compare.pages import add_write, settle_all
+from compare.record import plain
 from compare.record.folder import ROOT
 from compare.report import style
 
@@ -42,14 +43,21 @@ WRONG = ("incorrect", "nondeterministic")
 
 
 def taken(report: Path, where: str, date: str) -> dict[str, Any]:
-    """A line of verdicts from a report of diptych-check. Raises OSError, ValueError or KeyError for another file."""
-    found = json.loads(report.read_text(encoding="utf-8"))
-    cases = [(c["case"], "declared" if c["declared"] else c["status"], c["reason"][:REASON]) for c in found["cases"]]
-    kernel = found["kernel"].removeprefix(f"{BASELINES}.")
+    """A line of verdicts from a report of diptych-check. Raises OSError, or ValueError for another file."""
+    try:
+        if report.exists() and not report.is_file():  # a device has no end
+            raise ValueError("no regular file")
+        found = plain.loads(report.read_text(encoding="utf-8"))
+        asked = found["cases"]
+        cases = [(c["case"], "declared" if c["declared"] else c["status"], c["reason"][:REASON]) for c in asked]
+        kernel, seed = found["kernel"].removeprefix(f"{BASELINES}."), found["seed"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = f"no field {error}" if isinstance(error, KeyError) else str(error)[:80] or type(error).__name__
+        raise ValueError(f"--take: found {report} ({why}), allowed a report of diptych-check --report") from error
     wrong = [case for case in cases if case[1] not in ("ok", *NOT_ASKED)]
     counts = Counter(status for _, status, _ in cases)
     return {
-        "where": where, "date": date, "kernel": kernel, "level": "first", "seed": found["seed"], "counts": counts,
+        "where": where, "date": date, "kernel": kernel, "level": "first", "seed": seed, "counts": counts,
         "wrong": wrong,
     }  # fmt: skip
 
@@ -207,7 +215,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--date", default="", help="their day")
 
 
-@refusing(runs.NotARun, OSError, ValueError, KeyError)
+@refusing(runs.NotARun, OSError, ValueError)
 def main(asked: argparse.Namespace) -> int:
     if asked.take:
         new = [json.dumps(taken(report, asked.where, asked.date)) for report in asked.take]

@@ -208,7 +208,7 @@ def filled(text: str, results: Path = RESULTS) -> str:
 
 def options(parser: argparse.ArgumentParser) -> None:
     add_write(parser)
-    parser.add_argument("--gpu", help="print the tables of this GPU and look at no page")
+    parser.add_argument("--gpu", type=str.lower, help="print the tables of this GPU and look at no page")
 
 
 @refusing(NotARun)

@@ -3,6 +3,7 @@
 A null field is left out; a field of the wrong type is an error that names it.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -58,4 +59,8 @@ def _ensure_fleet(fleet: dict[str, Any]) -> None:
 
 def read(path: Path) -> dict[str, Any]:
     """The manifest in a file. Raises OSError, ValueError or RecursionError."""
-    return checked(plain.loads(path.read_text(encoding="utf-8")))
+    try:
+        found = plain.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"manifest.json that is no JSON ({error})") from error
+    return checked(found)

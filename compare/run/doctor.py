@@ -264,9 +264,8 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--out", type=Path, metavar="FILE", help="or folder (default results/noise_<gpu>.json)")
 
 
-def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
+def _live(console: Console, asked: argparse.Namespace, now: Situation, rows: Sequence[Workload]) -> int:
     contract = Contract(max_time_s=asked.max_time, processes=asked.processes)
-    rows = [Workload(label, parse_lens(label)) for label in asked.workload.split(",")]
     out = asked.out or kept(now.name)
     out = out if out.suffix == ".json" else out / "noise.json"
     for path in (out, kept(now.name)):
@@ -296,6 +295,7 @@ def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
 def main(asked: argparse.Namespace) -> int:
     console = Console()
     registry.module_path(asked.kernel)
+    rows = [Workload(label, parse_lens(label)) for label in asked.workload.split(",")]
     now = situation(asked.gpu, asked.device)
     if not now.measure:
         _without_gpu(console, now.line)
@@ -304,7 +304,7 @@ def main(asked: argparse.Namespace) -> int:
     console.print(now.line, markup=False)
     _environment(console, now)
     try:
-        return _live(console, asked, now)
+        return _live(console, asked, now, rows)
     except NotMeasured as error:
         say(error)
         return WRONG

@@ -20,6 +20,7 @@ import torch
 from common.serving import pack
 from common.spec import AttentionShape, Features, SpecError
 from compare.exits import NO_GPU, OK, refusing
+from compare.record.folder import ensure_writable
 from compare.workloads import GrammarError, parse_shape
 from compare.workloads.numbers import page
 
@@ -41,8 +42,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 def limits(text: str) -> tuple[int, int, int]:
     """Tokens, sequences, keys. Raises SpecError."""
     given = [part.strip() for part in text.split(",")]
-    if len(given) != 3 or not all(part.isdecimal() and int(part) for part in given):
-        raise SpecError("--limits", text, "three numbers: query tokens, sequences, keys of a sequence")
+    if len(given) != 3 or not all(part.isdecimal() and 0 < int(part[:20]) < 2**31 for part in given):
+        allowed = "three integers from 1 to 2147483647: query tokens, sequences, keys of a sequence"
+        raise SpecError("--limits", f"{text:.60}", allowed)
     return int(given[0]), int(given[1]), int(given[2])
 
 
@@ -76,6 +78,9 @@ def main(asked: argparse.Namespace) -> int:
     if asked.check:
         pack.expect_fitting(asked.file, made, wanted)
         return OK
+    if asked.file.is_dir():
+        raise SpecError("FILE", f"the folder {asked.file}", "a file to write")
+    ensure_writable(asked.file.parent)  # before minutes of compiling
     with tempfile.TemporaryDirectory() as folder:
         if shape:
             compile_ahead(asked.kernel, shape, most, Path(folder))

@@ -26,7 +26,7 @@ from compare.exits import NO_GPU, OK, WRONG, refusing, say
 from compare.plan.selection import selection
 from compare.plan.situation import situation
 from compare.record.contract import UNIT
-from compare.record.folder import ROOT, NotARun
+from compare.record.folder import ROOT, NotARun, ensure_writable
 from compare.record.records import Status
 from compare.run.options import parse
 from compare.workloads import GrammarError
@@ -126,6 +126,7 @@ class Bisection:
         bad = self._commit("--bad", bad)
         known = [] if good is None else [self._commit("--good", good)]
         if not self.tree.exists():
+            ensure_writable(self.folder)
             self.git("worktree", "prune", at=self.repository)
             self.git("worktree", "add", "-q", "--detach", str(self.tree), bad, at=self.repository)
         limit, good = self._limit(bad, known)

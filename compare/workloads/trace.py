@@ -16,6 +16,7 @@ from common.spec import AttentionShape
 from compare.workloads.workload import Ask, GrammarError, Workload
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+MOST_TOKENS = 2**20  # of a prompt or an answer: each token generated is a step to simulate
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ def _shown(values: Iterable[object]) -> str:
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """(line number, row) of the file. Raises GrammarError for a file or header that cannot be read."""
+    if path.exists() and not path.is_file():  # a device or a pipe may have no end
+        raise GrammarError(f"trace: found {path}, which is no regular file, allowed a file of CSV")
     try:
         file = open(path, newline="", encoding="utf-8-sig", errors="replace")  # noqa: SIM115 - closed by the with below
     except OSError as error:
@@ -82,8 +85,10 @@ def read(path: Path) -> list[Request]:
         except (ValueError, TypeError):
             values = _shown(row[name] for name in COLUMNS)
             raise GrammarError(f"{path}, line {line}: found {values}, allowed a time stamp and two integers") from None
-        if prompt < 0 or generated < 0:
-            raise GrammarError(f"{path}, line {line}: found {prompt} and {generated} tokens, allowed 0 or more")
+        if not (0 <= prompt <= MOST_TOKENS and 0 <= generated <= MOST_TOKENS):
+            raise GrammarError(
+                f"{path}, line {line}: found {prompt} and {generated} tokens, allowed 0 to {MOST_TOKENS}"
+            )
         if prompt and generated:
             found.append(Request(arrival, prompt, generated))
     if not found:

@@ -25,7 +25,7 @@ import torch
 from common.spec import SpecError
 from compare.analysis import runs
 from compare.exits import NOTHING, OK, WRONG, refusing, say
-from compare.record.folder import NotARun, commit, now, versions
+from compare.record.folder import NotARun, commit, ensure_writable, now, versions
 from compare.record.records import Record, Status
 from compare.record.whole import put
 from compare.studies.exchange.layout import OP_TYPE, Definition, Row, Solution, objects
@@ -98,6 +98,7 @@ def _of_run(record: Record) -> dict[str, Any]:
 def export(asked: argparse.Namespace) -> int:
     """A run's folder in flashinfer-bench's layout."""
     data, folder = runs.read(asked.run), asked.folder
+    ensure_writable(folder)
     planned = data.manifest.get("workloads", ())
     of = {"at": data.manifest.get("started"), "commit": data.manifest.get("commit")}
     rows = {row.workload.id: row for row in kept(Row.of_plain, planned)}

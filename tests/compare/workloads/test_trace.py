@@ -34,11 +34,24 @@ def test_requests_come_in_order_of_arrival(tmp_path):
         ([HEADER], "line 1: found no request"),
         ([HEADER, GOOD, "2023-11-16 18:15:47,-3,4"], "line 3: found -3 and 4"),
         ([HEADER, GOOD, GOOD, "2023-11-16 18:15:47,3,-4"], "line 4: found 3 and -4"),
+        ([HEADER, GOOD, "2023-11-16 18:15:47,3,1048577"], "line 3: found 3 and 1048577"),  # a step each
+        ([HEADER, "2023-11-16 18:15:47,99999999999999999999999,3"], "line 2: found 9999"),
         ([HEADER, GOOD, "2023-11-16 18:15:47,3"], "line 3"),
         ([HEADER, "yesterday,3,4"], "line 2: found yesterday,3,4"),
         ([HEADER, "2023-11-16 18:15:47,3.5,4"], "line 2"),
     ],
-    ids=["column", "empty", "header-only", "negative-prompt", "negative-generated", "short", "time", "fraction"],
+    ids=[
+        "column",
+        "empty",
+        "header-only",
+        "negative-prompt",
+        "negative-generated",
+        "endless",
+        "huge",
+        "short",
+        "time",
+        "fraction",
+    ],
 )
 def test_a_bad_trace_is_refused_by_line(tmp_path, lines, named):
     with pytest.raises(GrammarError, match=named):
