@@ -17,7 +17,7 @@ from common.gpus import REGISTERS
 from common.spec import AttentionShape, Gpu, PagedBatch, UnsupportedFeature, cdna
 from common.spec import kernel as protocol
 from common.spec.paged_batch import ALIGNMENT
-from dsl_helion.kept import Kept, counts
+from dsl_helion.kept import Kept, counts, for_any_counts
 from dsl_helion.symmetric_memory import ruled_out
 
 # How K and V are read through the block table, fastest first; background and figures are in docs/choosing-a-dsl.md.
@@ -299,7 +299,7 @@ def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], option
             ours[words] = [word] * getattr(bound.config_spec, words).length
     whole = helion.Config(**bound.config_spec.default_config().config | ours | options)
     _require_block_sizes(bound, whole)
-    function = bound.compile_config(whole)
+    function = for_any_counts(bound.compile_config(whole))
     counts["generated"] += function not in _generated
     _generated.add(function)
     kept.keep(bound, function)  # of other facts than those that it was kept for, where it is no new one

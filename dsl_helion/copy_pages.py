@@ -60,7 +60,7 @@ def _copy_kernel(
     gather: hl.constexpr,
     short: hl.constexpr,
     sequences: hl.constexpr,
-    programs: hl.constexpr,
+    programs: int,
 ) -> None:
     hl.pdl_wait()  # the next line makes this a dependent launch as well, so it must wait for what ran before it
     hl.pdl_launch_dependents()  # the attention's launch begins while the copy runs (NVIDIA from sm_90 on)
@@ -134,4 +134,4 @@ def copy_pages(batch, features, key, value, scales, tiles, config, limits=(None,
         shape.num_kv_heads, shape.block_size, page_rows, gather, SHORT_QUERY, SEQUENCES,
         min(tiles * shape.num_kv_heads, config.copy_programs),
     )  # fmt: skip
-    run(_copy, config, args, block_sizes=[tile_size], num_warps=4)
+    run(_copy, config, args, block_sizes=[tile_size], num_warps=4, num_stages=2)

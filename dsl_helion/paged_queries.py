@@ -51,7 +51,7 @@ def _paged_queries_kernel(
     short: hl.constexpr,
     sequences: hl.constexpr,
     context: hl.constexpr,
-    programs: hl.constexpr,
+    programs: int,
     num_segments: int,
 ) -> None:
     num_seqs = seq_lens.size(0)

@@ -4,6 +4,8 @@ Grid: rows x query heads. A row is a query token, or, where only short queries a
 ones, one of LONGEST_QUERY places of a sequence (by_sequence), so that long prompts cost no programs.
 """
 
+from dataclasses import dataclass
+
 import helion
 import helion.language as hl
 import torch
@@ -15,6 +17,14 @@ from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import LN2, cut, rescale
+
+
+@dataclass(frozen=True)
+class _Reduce:
+    """Not the segments' config: what they were cut by is no part of this code."""
+
+    num_warps: int
+    num_stages: int = 1  # there is no loop over tiles
 
 
 def merge_row(partial, out, lse, place, row, kv_head, head, used, f, slots):
@@ -119,4 +129,4 @@ def reduce_segments(
     )  # fmt: skip
     # 32 lanes read 8 segments of 128 floats in 8 loads each; in Triton four warps cost 0.5 us more on an H200
     num_warps = min(max(slots * 4 // warp_size(batch.device), 1), 4)
-    run(_reduce_segments, config, args, num_warps=num_warps, loop_orders=[[1, 0]])
+    run(_reduce_segments, _Reduce(num_warps), args, loop_orders=[[1, 0]])

@@ -6,6 +6,7 @@ Short queries beside prompts get what the model takes for them alone.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -141,15 +142,58 @@ class Learned:
     ) -> list[Candidate | None]:
         """The first of each of many batches, as `first` has them; None where nothing fits."""
         found: list[Candidate | None] = []
+        for ranked, other in self._each(shape, list(map(coarse, many)), gpu, kernels, own):
+            rows, segments, registers, lost, decode, _ = ranked
+            i = int(np.argmin(lost)) if len(rows) else None
+            one = None if i is None else self._candidate(rows[i], segments[i], registers[i], lost[i], decode)
+            found.append(other if other and (one is None or other.loss < one.loss) else one)
+        return found
+
+    def few(
+        self,
+        shape: AttentionShape,
+        many: Sequence[BatchStats],
+        gpu: Gpu,
+        kernels: Collection[str] | None = None,
+        own: Own | None = None,
+        slack: float = 0.0,
+    ) -> Learned:
+        """The same choice from fewer configs, for which a process compiles fewer kernels: all are left out but those
+        that keep each batch within `slack`, a share of its predicted time, of its best (`missed_least`).
+
+        many: as of `best`. The kernel beside the portfolio stays.
+        """
+        many = list(dict.fromkeys(map(coarse, many)))
+        short = dict.fromkeys(_decodes(one) for one in many if one.max_query_len > SHORT_QUERY and one.num_decodes)
+        lost = [self._by_row(*one) for one in self._each(shape, many, gpu, kernels, own)]
+        lost += [self._by_row(*one) for one in self._each(shape, list(short), gpu, {SHORT})]
+        found = np.array(lost)
+        found = found[np.isfinite(found).any(axis=1)]
+        made = copy.copy(self)
+        made.portfolio = self.portfolio.only(missed_least(found, slack, always=found.shape[1] - 1))
+        return made
+
+    def _by_row(self, ranked: _Ranked, other: Candidate | None) -> np.ndarray:
+        """[row and one more]: what each row loses with its best number of segments, and the kernel beside them."""
+        found = np.full(len(self.portfolio.rows) + 1, np.inf)
+        np.minimum.at(found, ranked.rows, ranked.lost)
+        found[-1] = np.inf if other is None else other.loss
+        return found
+
+    def _each(
+        self,
+        shape: AttentionShape,
+        many: Sequence[BatchStats],
+        gpu: Gpu,
+        kernels: Collection[str] | None,
+        own: Own | None = None,
+    ) -> Iterator[tuple[_Ranked, Candidate | None]]:
+        """The candidates of each batch, and that of the kernel beside the portfolio."""
         for start in range(0, len(many), TOGETHER):
-            of = [coarse(stats) for stats in many[start : start + TOGETHER]]
+            of = many[start : start + TOGETHER]
             ranked = list(self._ranked(shape, of, gpu, kernels))
             others = self._owned(shape, of, [one.decode for one in ranked], [one.level for one in ranked], gpu, own)
-            for (rows, segments, registers, lost, decode, _), other in zip(ranked, others, strict=True):
-                i = int(np.argmin(lost)) if len(rows) else None
-                one = None if i is None else self._candidate(rows[i], segments[i], registers[i], lost[i], decode)
-                found.append(other if other and (one is None or other.loss < one.loss) else one)
-        return found
+            yield from zip(ranked, others, strict=True)
 
     def _owned(
         self,
@@ -254,6 +298,25 @@ class Learned:
         us = np.exp(np.median(np.log(parts.sum(axis=1)) - lost) + lost)
         limits = [cost.TERMS[i] for i in parts.argmax(axis=1)]
         return [Told(*one) for one in zip(candidates, us.tolist(), limits, strict=True)]
+
+
+def missed_least(lost: np.ndarray, slack: float, always: int) -> np.ndarray:
+    """Which columns of `lost` [batch, candidate], logarithms of times, are left when one after another has gone, each
+    time the one that adds least to all batches' times, while no batch is slower than its best by more than `slack`.
+    always: a column that stays."""
+    slower = np.expm1(lost - lost.min(axis=1, keepdims=True))
+    left = np.unique([*slower.argmin(axis=1), always])
+    while len(left) > 1:
+        now = slower[:, left]
+        best, second = np.partition(now, 1, axis=1)[:, :2].T
+        of, worst = now.argmin(axis=1), np.zeros(len(left))
+        np.maximum.at(worst, of, second)
+        more = np.bincount(of, second - best, len(left))
+        more[(worst > slack) | (left == always)] = np.inf
+        if np.isinf(more.min()):
+            break
+        left = np.delete(left, more.argmin())
+    return left[left != always]
 
 
 def _decodes(stats: BatchStats) -> BatchStats:

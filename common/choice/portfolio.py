@@ -7,6 +7,7 @@ other launch.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from numbers import Real
 from typing import Any
@@ -39,6 +40,14 @@ class Portfolio:
         self._row, self._share = np.array([i for i, _ in pairs]), np.array([share for _, share in pairs])
         self._whole = np.array([self.rows[i][0] in ONE_LAUNCH for i in self._row])
         self._bounded = np.array([self.rows[i][0] == SHORT and dsl == BOUNDED for i in self._row])
+
+    def only(self, rows: Collection[int]) -> Portfolio:
+        """The same with candidates of these rows alone."""
+        made, kept = copy.copy(self), np.isin(self._row, rows)
+        made._row, made._share, made._whole, made._bounded = (
+            of[kept] for of in (self._row, self._share, self._whole, self._bounded)
+        )
+        return made
 
     def candidates(
         self, batch: columns.Columns, kernels: Collection[str] | None, decode: columns.Columns | None

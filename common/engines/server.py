@@ -21,6 +21,7 @@ from common.spec.metadata import cdiv
 
 LONGEST_TYPICAL = 8192  # keys that captured graphs are chosen for by default; an engine's limit may be 128 k
 LEAST_TYPICAL = 1024  # while an engine measures its memory it has only a few blocks
+SLACK = 0.08  # of its predicted time that a step may lose, for half as many configs; on the mean steps lose 0.2%
 TABLE_TOKENS = 128  # vLLM's block tables have columns for a multiple of so many tokens
 
 
@@ -102,6 +103,12 @@ class Server:
         longest = self.options.typical_seq_len or LONGEST_TYPICAL
         self.typical_seq_len = min(longest, self.limits.max_seq_len)
 
+    @property
+    def _planned(self) -> dict[str, Any]:
+        """Options of all plans. What is measured is to be the fastest of all configs."""
+        slack = 0.0 if self.options.measure else SLACK
+        return {"kernel": self.kernel.name, "one_config": False, "slack": slack}
+
     def admit(self, shape: AttentionShape, features: Features) -> None:
         """Refuse a layer before anything runs, and count its scratch. Raises SpecError, UnsupportedFeature."""
         kind, began = Kind.of(shape, features), time.monotonic()
@@ -110,9 +117,7 @@ class Server:
         asked = features.names() | asked_of_shape(shape)
         for feature in sorted(asked - self.kernel.supports):
             raise UnsupportedFeature(self.kernel.id, feature, "any of " + ", ".join(sorted(self.kernel.supports)))
-        size = self.kernel.module.workspace_bytes(
-            shape, *self.limits, self.device, features=features, kernel=self.kernel.name, one_config=False
-        )
+        size = self.kernel.module.workspace_bytes(shape, *self.limits, self.device, features=features, **self._planned)
         self.bytes_needed = max(self.bytes_needed, size)
         self._admitted.add(kind)
         self._compile_ahead(shape, features)
@@ -125,7 +130,8 @@ class Server:
         wanted = self.options.children and self._children is None and kernel.id.startswith("triton/")
         if wanted and plain and gpu is not None and gpu.vendor == "nvidia":
             stated, columns = list(self._stated(new_kv=True)), self.table_width(shape.block_size)
-            work = Work(kernel.module.__name__, kernel.name, shape, features, self.limits, columns, stated, gpu)
+            module, slack = kernel.module.__name__, self._planned["slack"]
+            work = Work(module, kernel.name, shape, features, self.limits, columns, stated, gpu, slack)
             self._children = Children(work, self.options.children)
 
     def captured_seq_len(self, num_seqs: int, held: int | None) -> int:
@@ -164,8 +170,7 @@ class Server:
             self._workspace = None
         began = time.monotonic()
         made = self.kernel.module.plan_paged_attention(
-            shape, *self.limits, self.device, features=features, kernel=self.kernel.name, one_config=False,
-            workspace=self.workspace,
+            shape, *self.limits, self.device, features=features, workspace=self.workspace, **self._planned
         )  # fmt: skip
         self.planning += time.monotonic() - began
         return made

@@ -79,7 +79,7 @@ def compiled_only(device: torch.device) -> Iterator[set[int] | None]:
 @dataclass(frozen=True)
 class Work:
     """A warm-up to compile for an absent GPU. planner: the module with plan_paged_attention. limits: tokens, sequences,
-    keys. columns: of block tables. stated: points of calls, and whether these bring K and V."""
+    keys. columns: of block tables. stated: points of calls, and whether these bring K and V. slack: of the plan."""
 
     planner: str
     kernel: str | None
@@ -89,6 +89,7 @@ class Work:
     columns: int
     stated: Sequence[tuple[list[Point], bool]]
     gpu: Gpu
+    slack: float = 0.0
 
     def compile(self, mine: Callable[[str], bool]) -> None:
         """Compile the kernels whose key is `mine`, in this process, which launches nothing any more."""
@@ -107,7 +108,7 @@ class Work:
         gpus.gpu_of = reach.gpu_of = lambda device: self.gpu
         shape, seqs = self.shape, self.limits[1]
         plan = importlib.import_module(self.planner).plan_paged_attention(
-            shape, *self.limits, "cpu", features=self.features, kernel=self.kernel, one_config=False
+            shape, *self.limits, "cpu", features=self.features, kernel=self.kernel, one_config=False, slack=self.slack
         )
         cache = torch.zeros(4, 2, shape.block_size, shape.num_kv_heads, shape.head_size, dtype=shape.cache_dtype)
         tensors = {"key_cache": cache[:, 0], "value_cache": cache[:, 1]}

@@ -26,11 +26,11 @@ from common.gpus import TABLE, Gpu, unlike
 from common.serving import winners
 from common.serving.cdna import settled
 from common.serving.grid import INVARIANT, decided_by, few_keys, reachable_stats, seen
-from common.serving.pieces import changed, few_segments
+from common.serving.pieces import changed, distinct, few_segments
 from common.serving.stamps import stamp
-from common.serving.winners import Winners, built
+from common.serving.winners import Timed, Winners, best, built
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, asked_of, planned
+from common.spec.kernel import Capacity, asked_of, asked_of_shape, planned
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.refusals import expect_flag
 from common.spec.toolchain import RefusedCompiler, refusal
@@ -40,7 +40,6 @@ PAPER = "heuristics.paper.listing2"  # the module of `heuristics="paper"`
 LEARNED, MEASURED = "heuristics/learned", "measured"
 RANKED = ("tree", "learned")  # values of `heuristics` that use the ranking; `tree` asks the measured winners first
 NO_GPU = "no GPU: the kernel's DEFAULT"
-WORTH = 1.02  # speed-up that a winner needs: two timings of one code differ by 1%
 COPY_PROGRAMS = 8  # per SM or CU
 MOST_CHOICES = 2**17  # cached per family; a plan asks for some ten thousand
 
@@ -62,29 +61,6 @@ class Choice:
     def measured(self) -> bool:
         """Whether a measurement of its key found it fastest."""
         return self.path.startswith(MEASURED)
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A candidate and its time. us: None where the launch failed or the output differed; `why` has the reason."""
-
-    choice: Choice
-    us: float | None
-    why: str = ""
-
-
-def best(timed: list[Timed]) -> Timed | None:
-    """Return the fastest candidate; the first one if no other is faster by WORTH; None if nothing was timed."""
-    done = [one for one in timed if one.us is not None]
-    if not done:
-        return None
-    least = min(done, key=lambda one: one.us)
-    return done[0] if done[0] is timed[0] and done[0].us < WORTH * least.us else least
-
-
-def distinct(choices: Sequence[Choice]) -> list[Choice]:
-    """Drop choices that repeat a kernel and config; keep the order."""
-    return list({(one.kernel, one.config): one for one in reversed(choices)}.values())[::-1]
 
 
 def _warn(text: str) -> None:
@@ -118,6 +94,7 @@ class Family:
     _learned: dict[str, Learned | None] = field(default_factory=dict)
     _chosen: dict[Any, Choice] = field(default_factory=dict)
     _firsts: dict[Any, Candidate | None] = field(default_factory=dict)
+    _lean: dict[Any, "Family"] = field(default_factory=dict)
 
     @property
     def portable(self) -> "Family":
@@ -363,6 +340,29 @@ class Family:
     def learned_path(self, gpu: Gpu) -> Path | None:
         """The path of the ranking of a GPU, which may not exist."""
         return self.folder and self.folder / LEARNED / f"{gpu.name}.json"
+
+    def lean(
+        self, shape: AttentionShape, gpu: Gpu | None, limits: tuple[int, int, int], features: Features, slack: float
+    ) -> "Family":
+        """This family with fewer configs (`Learned.few`), for a process that compiles all that its batches may ask for.
+
+        limits: tokens, sequences, keys of these batches. slack: the share of its predicted time that a batch may lose;
+        0 leaves the family as it is.
+        """
+        needs, sees = features.names() | asked_of_shape(shape), features.sees
+        if not slack or gpu is None or "batch_invariant" in needs or (known := self.learned(gpu)) is None:
+            return self
+        key = (shape, gpu.name, limits, needs, sees, slack)
+        if key not in self._lean:
+            kernels, many = self._serving(needs, gpu), map(decided_by, reachable_stats(*limits))
+            own = self.own(shape, gpu, needs, sees, kernels)
+            few = known.few(shape, [seen(stats, sees) for stats in many], gpu, kernels, own, slack)
+            self._lean[key] = self.ranked_by(gpu, few)
+        return self._lean[key]
+
+    def ranked_by(self, gpu: Gpu, ranking: Learned) -> "Family":
+        """This family with another ranking of a GPU, and the same winners."""
+        return dataclasses.replace(self, _learned={gpu.name: ranking}, _chosen={}, _firsts={}, _lean={})
 
     def learned(self, gpu: Gpu) -> Learned | None:
         """Return the ranking of a GPU, else that of the most similar GPU, with one warning; None without any."""

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu, gpu_of
-from common.serving.choice import Timed
 from common.serving.grid import decided_by, seen
 from common.serving.points import Point
 from common.serving.prepared import Prepared
+from common.serving.winners import Timed
 from common.spec import AttentionShape, PagedBatch
 from common.spec.features import of_seqs
 from common.spec.metadata import BatchStats, cdiv

@@ -44,6 +44,17 @@ def pieces(choice: Any) -> list[tuple[str, str, Any]]:
     return [(type(value).__module__, name, (value, rest)) for name, value in launched.items()]
 
 
+def distinct(choices: Sequence[Any]) -> list[Any]:
+    """Drop choices that repeat a kernel and config; keep the order."""
+    return list({(one.kernel, one.config): one for one in reversed(choices)}.values())[::-1]
+
+
+def reads_new_kv(piece: tuple) -> bool:
+    """Whether the code of a piece may read a step's new K and V beside the pages."""
+    kernel, _, config = piece[:3]
+    return kernel.endswith("split") or getattr(config[0] if isinstance(config, tuple) else config, "new_kv", False)
+
+
 def _kind(number: int) -> int:
     """One number of segments that stands for all that share its code: the next power of two, or one less where 16
     divides that power but not the number."""

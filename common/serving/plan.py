@@ -12,15 +12,16 @@ from common.choice.learned import COUNT
 from common.serving import scratch, tape
 from common.serving.ahead import compiled_only
 from common.serving.call import PagedAttention
-from common.serving.choice import Choice, Family, Timed
+from common.serving.choice import Choice, Family
 from common.serving.grid import hinted_stats
 from common.serving.library import named
 from common.serving.measure import measure
 from common.serving.page_writer import PageWriter
-from common.serving.pieces import pieces
+from common.serving.pieces import pieces, reads_new_kv
 from common.serving.points import Point, expect_points, typical
 from common.serving.prepared import Prepared
 from common.serving.reach import Reach
+from common.serving.winners import Timed
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.features import of_seqs
 from common.spec.kernel import asked_of
@@ -58,7 +59,7 @@ class Plan(PagedAttention):
         if typical_seq_len is not None:
             typical_seq_len = expect_integer(typical_seq_len, "typical_seq_len", 1)
         remark(family.name)
-        super().__init__(family)
+        super().__init__(reach.family)
         self.plan = named(self)
         self.reach, self.shape, self.features, self.kernel = reach, reach.shape, reach.features, reach.kernel
         self.device = reach.device
@@ -73,7 +74,7 @@ class Plan(PagedAttention):
         whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=self.device)  # the plans of a step
         parts = (part if len(part) else None for part in whole.split(sizes))
         self._memory = dict(zip(reach.layouts, parts, strict=True))
-        self.write = PageWriter(family)
+        self.write = PageWriter(self.family)
         self.unmet = 0
         self._met: set[tuple] = set()
         self._warming = False
@@ -108,7 +109,7 @@ class Plan(PagedAttention):
         if choice not in self._layouts:
             raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
         met = compiled_by(choice, batch.num_tokens, batch.num_seqs)
-        self._note({(*one, _form(batch, written)) for one in met})
+        self._note({(*one, _form(batch, written, one)) for one in met})
         return Prepared(self.family, choice, self._layouts[choice], self._memory[choice])
 
     def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
@@ -372,9 +373,11 @@ def _number(size: int) -> str:
     return "one" if size == 1 else "sixteens" if size % 16 == 0 else "other"
 
 
-def _form(batch: PagedBatch, written: tuple[torch.Tensor | None, ...]) -> tuple:
-    """What compilers distinguish of a call's tensors; of a table, whatever its width, the dtype alone."""
-    tensors = batch.query, batch.key_cache, batch.value_cache, batch.key, batch.value, *written
+def _form(batch: PagedBatch, written: tuple[torch.Tensor | None, ...], code: tuple) -> tuple:
+    """What compilers distinguish of a call's tensors; of a table, whatever its width, the dtype alone. New K and V
+    count for code (of `compiled_by`) that reads them; decodes, which bring none, share the other."""
+    new = (batch.key, batch.value) if reads_new_kv(code) else ()
+    tensors = batch.query, batch.key_cache, batch.value_cache, *new, *written
     found = (None if t is None else (t.dtype, *map(_number, t.stride())) for t in tensors)
     return (batch.block_table.dtype, *found)
 
@@ -396,6 +399,7 @@ def planner(family: Family) -> Callable[..., Plan]:
         typical_seq_len: int | None = None,
         workspace: torch.Tensor | None = None,
         portable: bool = False,
+        slack: float = 0.0,
     ) -> Plan:
         """A plan for calls of up to max_tokens query tokens and max_seqs sequences of max_seq_len keys each.
 
@@ -404,11 +408,12 @@ def planner(family: Family) -> Callable[..., Plan]:
         max_keys: keys of all long queries together that scratch can hold (default max_seq_len); larger batches are
         slower. typical_seq_len: replaces max_seq_len=None of a call, above all in captures (default max_seq_len).
         workspace: shared with another plan that does not run at the same time; `workspace_bytes` gives its size.
-        portable: as in `paged_attention`.
+        portable: as in `paged_attention`. slack: the share of its predicted time that a batch may lose, so that fewer
+        configs serve all of them and a warm-up compiles fewer kernels.
         """
         return Plan(
             family.asked(portable), shape, max_tokens, max_seqs, max_seq_len, device, features, kernel,
-            max_keys, one_config, typical_seq_len=typical_seq_len, workspace=workspace,
+            max_keys, one_config, slack, typical_seq_len=typical_seq_len, workspace=workspace,
         )  # fmt: skip
 
     return plan_paged_attention
@@ -429,12 +434,13 @@ def sizer(family: Family) -> Callable[..., int]:
         max_keys: int | None = None,
         one_config: bool = True,
         portable: bool = False,
+        slack: float = 0.0,
     ) -> int:
         """The bytes of scratch of a plan with these arguments. Plans that share a workspace need the largest of theirs.
 
         Allocates nothing. Raises what `plan_paged_attention` raises.
         """
         of = family.asked(portable), shape, max_tokens, max_seqs, max_seq_len, device
-        return Reach(*of, features, kernel, max_keys, one_config).num_bytes
+        return Reach(*of, features, kernel, max_keys, one_config, slack).num_bytes
 
     return workspace_bytes

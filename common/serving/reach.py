@@ -28,6 +28,7 @@ class Reach:
     """The choices of a capacity, made with it. Raises SpecError.
 
     kernel: the kernel that serves every call; None where `auto` chooses. only: its single choice, with `one_config`.
+    slack: the share of its predicted time that a batch may lose, so that `family` has fewer configs (Family.lean).
     choices: each with the stats that reach it. parts: what a warm-up compiles for them (`pieces`).
     room, layouts: of each choice, the largest batch and its scratch; also of choices that calls added later.
     """
@@ -42,6 +43,7 @@ class Reach:
     kernel: str | None = None
     max_keys: int | None = None
     one_config: InitVar[bool] = True
+    slack: float = 0.0
     only: Choice | None = field(default=None, init=False)
     choices: dict[Choice, list[BatchStats]] = field(init=False)
     parts: set[tuple[str, str, Any]] = field(init=False)
@@ -58,6 +60,7 @@ class Reach:
             expect(isinstance(value, kind), name, type(value).__name__, f"common.spec.{kind.__name__}")
         if self.kernel is not None:
             expect_kernel(self.family, self.kernel)
+        expect(isinstance(self.slack, int | float) and 0 <= self.slack < 1, "slack", shown(self.slack), "0 to below 1")
         self.device = _numbered(self.device)
         self.choices = self._choices(one_config)
         self.parts = {piece for choice in self.choices for piece in pieces(choice)}
@@ -79,6 +82,7 @@ class Reach:
         limits = (self.max_tokens, self.max_seqs, self.max_seq_len)
         if self.kernel is None:
             gpu = gpu_of(self.device)
+            self.family = self.family.lean(self.shape, gpu, limits, self.features, self.slack)
             return self.family.reachable(self.shape, gpu, *limits, self.needs, self.features.sees)
         if one_config:
             stats = on_grid(self.max_seqs, 0, cdiv(self.max_tokens, self.max_seqs), self.max_seq_len)

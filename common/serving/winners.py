@@ -22,7 +22,26 @@ from common.spec.metadata import BatchStats, cdiv
 from common.versions import NEEDS, here
 
 FOLDER = "DIPTYCH_CACHE"
+WORTH = 1.02  # speed-up that a winner needs: two timings of one code differ by 1%
 MOST_BYTES = 2**26  # of a file that is read
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A choice and its time. us: None where the launch failed or the output differed; `why` has the reason."""
+
+    choice: Any
+    us: float | None
+    why: str = ""
+
+
+def best(timed: list[Timed]) -> Timed | None:
+    """Return the fastest candidate; the first one if no other is faster by WORTH; None if nothing was timed."""
+    done = [one for one in timed if one.us is not None]
+    if not done:
+        return None
+    least = min(done, key=lambda one: one.us)
+    return done[0] if done[0] is timed[0] and done[0].us < WORTH * least.us else least
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,19 @@ in the environment, the choice is that of dsl_triton/auto.py, which comparisons 
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
 from common.choice.learned import Candidate, Learned, Own
 from common.serving.call import PagedAttention
-from common.serving.choice import MOST_CHOICES, RANKED, UNTUNED, Choice, Family, Timed
+from common.serving.choice import MOST_CHOICES, RANKED, UNTUNED, Choice, Family
 from common.serving.facade import FlashAttention
 from common.serving.library import register
 from common.serving.pieces import few_segments
 from common.serving.plan import planner, sizer
-from common.serving.winners import Winners, built
+from common.serving.winners import Timed, Winners, built
 from common.spec import AttentionShape, Gpu
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import refusal
@@ -49,27 +49,33 @@ class Sm90Prefill:
             split.launch(batch, features, out, split.DEFAULT, None, lse=lse)
 
 
+@dataclass
 class NativeFamily(Family):
     """dsl_triton's kernels, and one kernel more, whose config follows from the batch (sm90_config.py)."""
 
+    others: Family = field(default_factory=lambda: portable.FAMILY)  # for what is left to portable kernels
+
     @property
     def portable(self) -> Family:
-        return portable.FAMILY
+        return self.others
 
     def winners(self, gpu: Gpu) -> Winners:
-        return portable.FAMILY.winners(gpu)
+        return self.others.winners(gpu)
 
     def learned(self, gpu: Gpu) -> Learned | None:
-        return portable.FAMILY.learned(gpu)
+        return self.others.learned(gpu)
+
+    def ranked_by(self, gpu: Gpu, ranking: Learned) -> Family:
+        return replace(super().ranked_by(gpu, ranking), others=self.others.ranked_by(gpu, ranking))
 
     def named(
         self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str = "tree"
     ) -> Choice:
         if kernel != KERNEL:
-            return portable.FAMILY.named(kernel, shape, stats, gpu, heuristics)
+            return self.others.named(kernel, shape, stats, gpu, heuristics)
         if gpu is None:
             return self.default(kernel, shape, stats, gpu)
-        beside = portable.FAMILY.named("unpaged", shape, stats, gpu, "learned").config.decode
+        beside = self.others.named("unpaged", shape, stats, gpu, "learned").config.decode
         return _native(shape, stats, gpu, EVERY_KEY, beside)
 
     def choose(
@@ -84,9 +90,9 @@ class NativeFamily(Family):
         """As common.serving.choice.Family.choose; what is left to the portable kernels they choose themselves."""
         if self.allows(shape, gpu, needs) and heuristics in RANKED:
             found = super().choose(shape, stats, gpu, needs, heuristics, sees)
-            if found.kernel == KERNEL or found.measured:
+            if found.kernel == KERNEL or found.measured or not self.winners(gpu):
                 return found
-        return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
+        return self.others.choose(shape, stats, gpu, needs, heuristics, sees)
 
     def rank(
         self,
@@ -96,15 +102,14 @@ class NativeFamily(Family):
         needs: frozenset[str] = frozenset(),
         sees: int = EVERY_KEY,
     ) -> None:
-        """As common.serving.choice.Family.rank; the portable kernels rank what is left to them."""
-        if self.allows(shape, gpu, needs):
-            super().rank(shape, many, gpu, needs, sees)
-            many = [
-                one
-                for one in many
-                if super(NativeFamily, self).choose(shape, one, gpu, needs, sees=sees).kernel != KERNEL
-            ]
-        portable.FAMILY.rank(shape, many, gpu, needs, sees)
+        """As common.serving.choice.Family.rank. What is left to the portable kernels they have ranked alike."""
+        if not self.allows(shape, gpu, needs):
+            return self.others.rank(shape, many, gpu, needs, sees)
+        super().rank(shape, many, gpu, needs, sees)
+        kernels = self.others._serving(needs, gpu)
+        for (*batch, _, asked, seen), first in self._firsts.items():
+            if asked == needs and first is not None and first.kernel != KERNEL:
+                self.others._firsts.setdefault((*batch, kernels, asked, seen), first)
 
     def own(
         self, shape: AttentionShape, gpu: Gpu, needs: frozenset[str], sees: int, kernels: Collection[str]
@@ -113,8 +118,8 @@ class NativeFamily(Family):
             return None
 
         def config(stats: BatchStats, beside: Mapping[str, Any] | None) -> dict[str, Any]:
-            decode = built(parallel_softmax.DEFAULT, beside, older=True) if beside else parallel_softmax.DEFAULT
-            return asdict(sm90_config.default(shape, stats, gpu, sees, decode))
+            made = sm90_config.default(shape, stats, gpu, sees, _decode(tuple((beside or {}).items())))
+            return vars(made) | {name: dict(vars(getattr(made, name))) for name in ("prefill", "decode")}
 
         return Own(KERNEL, config)
 
@@ -131,7 +136,7 @@ class NativeFamily(Family):
     def keep_times(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, timed: Sequence[Timed], row: str) -> None:
         """As Family.keep_times; and of the portable kernels for those who ask for these alone."""
         super().keep_times(shape, stats, gpu, timed, row)
-        others = portable.FAMILY
+        others = self.others
         if not others.is_measured(shape, stats, gpu):
             first = others.choose(shape, stats, gpu)
             of_them = [one for one in timed if one.choice.kernel != KERNEL]
@@ -146,6 +151,11 @@ class NativeFamily(Family):
             and sm90_prefill.serves(shape, gpu)
             and refusal(sm90_prefill.NAME, gpu.arch) is None
         )
+
+
+@lru_cache
+def _decode(config: tuple[tuple[str, Any], ...]) -> parallel_softmax.Config:
+    return built(parallel_softmax.DEFAULT, dict(config), older=True)
 
 
 @lru_cache(MOST_CHOICES)

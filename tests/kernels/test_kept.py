@@ -103,6 +103,19 @@ def test_with_descriptors_the_layout_counts_too(place, tmp_path, x):
     assert one(descriptors=True).load() and one(x, descriptors=True).load() is None
 
 
+def test_counts_are_no_part_of_generated_code_and_strides_are(tmp_path, monkeypatch):
+    """What Triton knows of a stride makes words of 16 bytes; of a count it would make a kernel for 1 and for 16."""
+    arguments = "query, out_size_0, out_stride_0, num_seqs, page_rows, scale, _SIZE: tl.constexpr"
+    path = tmp_path / "generated.py"
+    path.write_text(f"@triton.jit\ndef _helion_host({arguments}):\n    pass\n\n@triton.jit\ndef add(x):\n    pass\n")
+    written = []
+    monkeypatch.setattr(kept.PyCodeCache, "load", lambda text: written.append(text) or types.SimpleNamespace(host=1))
+    function = types.SimpleNamespace(__code__=types.SimpleNamespace(co_filename=str(path)), __name__="host")
+    assert kept.for_any_counts(function) == 1
+    (text,) = written
+    assert text == path.read_text().replace("jit\ndef _", "jit(do_not_specialize=['out_size_0', 'num_seqs'])\ndef _")
+
+
 def test_another_source_or_version_is_another(place, tmp_path, monkeypatch):
     keep(tmp_path)
     monkeypatch.setattr(kept, "_made_by", lambda: ("changed",))

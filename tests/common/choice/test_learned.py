@@ -74,6 +74,28 @@ def test_many_batches_get_what_each_gets_alone(known):
         assert [(one.kernel, one.config) for one in many] == [(one.kernel, one.config) for one in alone]
 
 
+def test_few_configs_keep_every_batch_near_its_best(known):
+    """Of the batches without a launch apart for decodes, whose config other rows would change."""
+    _, gpu, choice = known
+    many = [stats for stats in BATCHES.values() if stats.max_query_len <= 8]
+    few = choice.few(SHAPES[0], many, gpu, slack=0.08)
+
+    def told(of, stats):
+        return {json.dumps(one.config): one.loss for one in of.first(SHAPES[0], stats, gpu, 500)}
+
+    for stats in many:
+        every, left = told(choice, stats), told(few, stats)
+        assert len(left) < len(every)
+        assert min(every[config] for config in left) <= min(every.values()) + np.log1p(0.08)
+
+
+def test_what_is_missed_least_leaves_while_no_batch_loses_more_than_the_slack():
+    times = np.array([[1.0, 1.05, 9.0], [1.2, 1.0, 9.0]])  # the last column is to stay
+    assert learned.missed_least(np.log(times), 0.08, 2).tolist() == [1]
+    assert learned.missed_least(np.log(times), 0.03, 2).tolist() == [0, 1]
+    assert learned.missed_least(np.log(times), 0.30, 0).tolist() == []
+
+
 def test_short_queries_alone_have_one_launch(known):
     _, gpu, choice = known
     found = choice.first(SHAPES[0], BATCHES["decodes"], gpu, 50)

@@ -8,7 +8,7 @@ import torch
 import common.engines.server
 import common.serving.reach
 from common import gpus
-from common.engines.options import Options
+from common.engines.options import Options, kernel_of
 from common.engines.server import Limits, Server
 from common.serving.grid import hinted_stats
 from common.serving.plan import compiled_by
@@ -52,6 +52,22 @@ def test_no_step_within_the_limits_is_left_to_compile(monkeypatch, kernel, windo
         stats = hinted_stats(seqs, tokens, LIMITS.max_seq_len, max(queries), keys, queries.count(1), total)
         choice = plan.choice_of(stats, plan.reach.needs, features.sees)
         assert compiled_by(choice, tokens, seqs) <= warm, (queries, keys)
+
+
+@pytest.mark.parametrize("kernel", ["triton/native.auto", "helion/auto"])
+def test_an_engine_compiles_fewer_kernels_than_all_that_a_choice_may_take(monkeypatch, kernel):
+    """What is to be measured is none of them."""
+    monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: gpus.resolve("h200"))
+    all_of_them, few = (
+        Server(Options(kernel, measure=count), LIMITS, torch.device("cpu")).plan(SHAPE, Features()) for count in (5, 0)
+    )
+    assert len(few.reach.parts) < len(all_of_them.reach.parts)
+
+
+@pytest.mark.parametrize("slack", [-0.1, 1, "a little"])
+def test_a_slack_that_is_no_share_is_refused(slack):
+    with pytest.raises(SpecError, match="slack"):
+        kernel_of("triton/auto").module.plan_paged_attention(SHAPE, *LIMITS, "cpu", slack=slack)
 
 
 def test_prompts_that_bring_no_keys_are_warmed_up_where_layers_share_a_cache(monkeypatch):

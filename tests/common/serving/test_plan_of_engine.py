@@ -50,8 +50,8 @@ def test_a_batch_outside_of_the_points_is_counted(on_h200):
 
 @pytest.mark.parametrize("form", ["lse", "new_kv", "table", "strides"])
 def test_a_call_of_another_form_is_counted(on_h200, form):
-    """An LSE, new K and V, an int64 table or other strides are other code, which no warm-up had made."""
-    plan = plan_paged_attention(SHAPE, 8, 4, 512, "cpu")
+    """An LSE, new K and V that are read, an int64 table or other strides are other code, which no warm-up had made."""
+    plan = plan_paged_attention(SHAPE, 8, 4, 512, "cpu", kernel="split" if form == "new_kv" else None)
     plan.warmup(points=[Point(1, 64)])
     batch = make_batch([(1, 50)], SHAPE, new_kv=form == "new_kv")
     if form == "table":
@@ -64,6 +64,14 @@ def test_a_call_of_another_form_is_counted(on_h200, form):
     for _ in range(2):  # the second finds the first one's code
         plan(**tensors(batch), **exact(batch), out=torch.empty(*batch.query.shape), **given, **new)
         assert plan.unmet == 1
+
+
+def test_a_decode_shares_the_code_of_calls_that_bring_keys_which_it_does_not_read(on_h200):
+    """A server's decodes bring none: one whose exact choice prompts alone had warmed up was counted."""
+    plan = plan_paged_attention(SHAPE, 8, 4, 512, "cpu")
+    plan.warmup(points=[Point(1, 64)], new_kv=True)
+    call(plan, [(1, 50)])
+    assert plan.unmet == 0
 
 
 @pytest.mark.parametrize(
