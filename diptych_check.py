@@ -77,7 +77,8 @@ FLAGS = {
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser("diptych-check", description="A kernel against the spec.", epilog=EPILOG)
+    usage = "diptych-check [OPTION ...] PACKAGE.MODULE:NAME"
+    made = argparse.ArgumentParser("diptych-check", usage, description="A kernel against the spec.", epilog=EPILOG)
     made.add_argument("kernel", metavar="PACKAGE.MODULE:NAME", help="the callable, or a module with launch")
     made.add_argument("--case", action="append", default=[], help="this case alone; may be given again")
     made.add_argument("--list", action="store_true", help="print the cases; run none")

@@ -7,6 +7,7 @@ The options are `diptych_check.py`'s. docs/conformance.md walks through it.
 
 import argparse
 import json
+import os
 import secrets
 import sys
 import time
@@ -64,7 +65,7 @@ def _misused(asked: argparse.Namespace) -> str:
         for expression in asked.case:
             levels.read(expression)
     except SpecError as error:
-        return f"--{error}"
+        return f"--{error.argument.lower()}: found {error.found}, allowed {error.allowed}"
     return ""
 
 
@@ -73,11 +74,13 @@ def _limits(path: str | None) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
+        if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe may have no end
+            raise ValueError("no regular file")
         with open(path, encoding="utf-8") as file:
-            text = file.read(MOST_LIMITS)
-        found = json.loads(text)
+            found = json.loads(file.read(MOST_LIMITS))
     except (OSError, ValueError, RecursionError) as error:
-        raise SpecError("limits", f"{error!s:.120}", f"a JSON file of less than {MOST_LIMITS} characters") from error
+        why = f"{path:.60}: {getattr(error, 'strerror', None) or error!s:.80}"
+        raise SpecError("limits", why, f"a JSON file of less than {MOST_LIMITS} characters") from error
     return limits_of(found)
 
 

@@ -81,7 +81,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "value_size": (None, 8, 16, 48, 64, 72, 128, 200, 256, 264),
     "scale_factor": (1.0, 0.02, 7.0, 100.0),
     "key_scale_factor": (1.0, 40.0),
-    "out_scale": (None, 1.0, 2.5, 40.0),  # None: small, drawn for each case
+    "out_scale": (None, 1.0, 2.0078125, 32.125),  # None: small, drawn for each case; between two numbers of bf16
 }  # fmt: skip
 # Of what concerns masks, few values whose triples are all asked: in one case many features are on.
 MASKS: dict[str, tuple[Any, ...]] = {

@@ -54,7 +54,7 @@ REGIMES: dict[str, dict[str, tuple[Any, ...]]] = {
     "rows": {"query": (65, 129, 300), "context": (0, 64, 129), "ratio": (1, 2, 3)},
     "many rows": _SMALL | {"query": (1500,), "context": (0, 100), "sequences": (1, 2, 3)},
     "sequences": {"sequences": (17, 65), "place": ("last",), "context": (64, 129, 700), "kv_heads": (1, 2)},
-    "many sequences": _SMALL | {"sequences": (257, 320, 600), "place": ("last",), "context": (64, 129, 700),
+    "many sequences": _SMALL | {"sequences": (257, 321, 601), "place": ("last",), "context": (64, 129, 700),
                                 "mix": ("padded", "padded", "padded", "mixed", "empty")},
     "one sequence": {"sequences": (1,), "query": (1, 3, 17), "context": (0, 64, 129, 700)},
     "many heads": {"kv_heads": (33,), "ratio": (2,), "head_size": (16, 32), "sequences": (1, 2)},
@@ -137,15 +137,16 @@ PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
       if model.name in ("gpt-oss", "Mistral 7B", "Gemma 3 27B", "Llama 4")),
     *map(_whole_tiles, (32, 128)),
     *(_aligned(tile, tiles) for tile in (16, 32, 64, 128, 256) for tiles in (0, 1)),
-    _graph(1025),
+    _graph(1025) | {"kv_heads": (4,)},  # over 4,096 sequences times KV heads
     _TINY | {"query": (2050,), "context": (0,), "page": (64,), "sequences": (1,)},
     {"shared_pages": (65,), "mix": ("long",), "page": (8,), "context": (1100,), "sequences": (3,), "query": (1, 3)},
 )  # fmt: skip
-# In two calls: more than a thousand query tokens beside several heads, in one prompt, and in one among many short ones;
-# page ids past 20 bits; 8,193 pages of a sequence.
+# In two calls: more than a thousand query tokens beside several heads, in one prompt, and in one among many short ones,
+# with over 16,384 rows and 2^18 elements of `out`; page ids past 20 bits; 8,193 pages of a sequence.
 DEAR: tuple[dict[str, tuple[Any, ...]], ...] = (
     _SMALLEST | {"query": (1030,), "context": (0,), "page": (64,), "sequences": (1,)},
-    _SMALLEST | {"query": (513,), "context": (64, 129), "sequences": (59,), "mix": ("prompts",), "place": ("middle",)},
+    _SMALLEST | {"query": (513,), "context": (64, 129), "sequences": (59,), "mix": ("prompts",), "place": ("middle",),
+                 "ratio": (8,), "head_size": (16,)},
     _TINY | {"ratio": (2,), "page": (8,), "arrange": (layouts.far_pages,), "sequences": (1, 2), "key_style": (None,),
              "value_style": (None,)},
     _TINY | {"context": (65_540,), "query": (1,), "page": (8,), "sequences": (1, 2)},
@@ -230,7 +231,8 @@ def _regimes() -> Rows:
     """Every value of ABILITIES in every regime, and every regime with all abilities off.
 
     Beside a window or a chunk a row sees few of many keys: without the plain rows a wrong diagonal survived."""
-    rules = (*POSSIBLE, *map(_without, ABILITIES))
+    alone = Rule("non_causal", "window", lambda flags, size: flags is not None and size == 1)  # a row sees its own key
+    rules = (*POSSIBLE, alone, *map(_without, ABILITIES))
     chosen = covering({"regime": tuple(REGIMES)} | ABILITIES, rules, seed=13, of={"regime"})
     off = {axis: values[0] for axis, values in ABILITIES.items()}
     plain = [off | {"regime": regime, "dtype": dtype} for regime, dtype in zip(REGIMES, cycle(DTYPES), strict=False)]

@@ -71,6 +71,10 @@ def _ramp(key: Tensor, seq_len: int) -> Tensor:
     return 80.0 * key / max(1, seq_len - 1) - 40.0
 
 
+def _equal(logit: float) -> Fill:
+    return _logits(lambda key, seq_len: torch.full_like(key, logit))
+
+
 def _scaled(query: float, key: float, value: float) -> Fill:
     """Multiply query, K and V by a power of two each, which is exact."""
 
@@ -277,8 +281,8 @@ FILLS: dict[str, Fill] = {
     "logits-falling": _logits(lambda key, seq_len: -_ramp(key, seq_len)),
     "logits-peak-at-the-first-key": _logits(lambda key, seq_len: 30.0 * (key == 0)),
     "logits-peak-at-the-last-key": _logits(lambda key, seq_len: 30.0 * (key == seq_len - 1)),
-    "logits-equal": _logits(lambda key, seq_len: torch.full_like(key, 3.0)),
-    "logits-all-low": _logits(lambda key, seq_len: torch.full_like(key, -300.0)),
+    "logits-equal": _equal(3.0),
+    "logits-all-low": _equal(-300.0),
     "tail-mass": _logits(lambda key, seq_len: -7.0 * (key != seq_len // 2)),
     "value-outlier": outlier,
     "values-tiny": _by_dtype(_scaled(1.0, 1.0, 2.0**-20), _scaled(1.0, 1.0, 1.0 / WIDE)),  # fp16: subnormal
@@ -290,7 +294,7 @@ FILLS: dict[str, Fill] = {
 # after the others: dtypes of named cases follow the order
 FILLS |= {
     "keys-past-fp16": _by_dtype(_scaled(1.0 / NARROW, NARROW, 1.0), _scaled(2.0**-16, 2.0**16, 1.0)),
-    "logits-far-below": _logits(lambda key, seq_len: torch.full_like(key, -20_000.0)),
+    "logits-far-below": _by_dtype(_equal(-20_000.0), _equal(-200_000.0)),  # below what some kernels take for -inf
 }
 _RANDOM = frozenset([*INVISIBLE.values(), positive, rising])
 

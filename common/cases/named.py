@@ -318,6 +318,7 @@ _CACHES: tuple[Case, ...] = (
     named("fp8-out-fnuz", out_dtype=FNUZ, out_scale=0.03125, sinks="near", dtype=F),
     named("fp8-out-empty", lens=((3, 0), (1, 20), (0, 0)), out_dtype=FN, out_scale=0.0625, dtype=H),
     named("fp8-in-and-out", lens=prompts(17, 5), kv_dtype=FN, scales="heads", out_dtype=FN, out_scale=0.0625),
+    named("fp8-out-values-seen-nan", out_dtype=FN, out_scale=0.0625, fill=SEEN["values-seen-nan"]),
     named("fp8-out-many-keys", lens=((1, 700), (2, 300)), heads=ONE_HEAD, out_dtype=FN, out_scale=0.004),
 )  # fmt: skip
 

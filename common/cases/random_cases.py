@@ -137,10 +137,12 @@ def features_of(values: Values, lens: Lens, rng: random.Random) -> tuple[dict[st
         "scales": form,
     }
     if values["out_dtype"] is not None:
-        fields["out_scale"] = values.get("out_scale") or rng.choice((0.004, 0.0625, 0.5))
+        fields["out_scale"] = values.get("out_scale") or rng.choice(_OUT_SCALES)
     return fields, lens
 
 
+# They, or what they divide by, lie between two numbers of bf16: 2^-8 (1 + 2^-8), 2^-4 (1 + 2^-8), 2^-1 / (1 + 2^-8).
+_OUT_SCALES = (0.0039215088, 0.062744141, 0.49805447)
 # The first value of an axis is the plain one. Contexts and windows in pages are relative to the page size.
 AXES: dict[str, tuple[Any, ...]] = {
     "query": (1, 0, 2, 3, 5, 9, 15, 16, 17, 33),

@@ -27,7 +27,9 @@ class ReportFile:
                 raise FileExistsError("it is there, and no regular file")
             os.unlink(self._begun(b""), dir_fd=self._folder)
         except (OSError, ValueError) as error:
-            raise SpecError("report", f"{path!r:.60}", f"a file that can be written: {error}") from error
+            raise SpecError(
+                "report", f"{path!r:.60}", f"a file that can be written: {getattr(error, 'strerror', None) or error}"
+            ) from error
 
     def write(self, text: str) -> str:
         """Write the report; returns its sha256. Raises OSError, and then leaves no part of it."""

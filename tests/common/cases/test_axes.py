@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import torch
 
 from calls import ensure_well_formed
 from common.cases import axes, by_axes, published
@@ -138,6 +139,32 @@ def test_many_tokens_meet_several_heads_at_smoke():
     several = [case for case in cases if case.heads[1] > 1 and case.heads[0] > case.heads[1]]
     assert any(query_len > 1024 for case in several for query_len, _ in case.lens)
     assert any(sum(query_len for query_len, _ in case.lens) > 1024 and len(case.lens) > 32 for case in several)
+
+
+def test_products_of_axes_are_large_at_smoke():
+    """Rows of tokens times heads past 8,192 were never asked, and could be unwritten."""
+    cases = [axes_case(number) for number in range(num_smoke())]
+    rows = [(sum(query for query, _ in case.lens) * case.heads[0], case.head_size) for case in cases]
+    assert max(rows)[0] > 2**14 and max(count * lanes for count, lanes in rows) > 2**18
+    wide = [case for case in cases if len(case.lens) * case.heads[1] > 4096]
+    assert any(case.lens[-1][0] and case.lens[-1][1] for case in wide)
+
+
+def test_scales_of_an_output_are_none_of_bf16():
+    """Most were powers of two: a kernel that rounded them to bf16 passed."""
+    scales = [case.ask.out_scale for case in map(axes_case, range(num_smoke())) if case.ask.out_dtype is not None]
+    off = [max(_rounded(scale), _rounded(1.0 / scale)) for scale in scales]
+    assert sum(part > 2.0**-9 for part in off) > len(off) // 2
+
+
+def _rounded(number):
+    return abs(float(torch.tensor(number, dtype=torch.bfloat16)) / number - 1.0)
+
+
+def test_a_sequence_past_the_64th_is_not_causal_where_it_shows():
+    cases = [axes_case(number) for number in range(num_smoke())]
+    flagged = [(case, seq) for case in cases for seq in case.ask.non_causal or () if seq >= 64]
+    assert any(case.lens[seq][0] > 1 and case.ask.sliding_window != 1 for case, seq in flagged)
 
 
 def test_what_is_served_is_asked_at_smoke():

@@ -188,9 +188,11 @@ def test_compiled_code_counts_by_what_it_says(tmp_path, monkeypatch):
 MISUSED = {
     "--case=tree-of-8@tree=1.0": "--case: found tree=(1, 0), allowed of each token the parent",
     "--case=window-page@sliding_window=0": "--case: found sliding_window",
-    "--supports=alibbi": "--SUPPORTS: found 'alibbi'",
+    "--supports=alibbi": "--supports: found 'alibbi'",
     "--report=nowhere/report.json": "a file that can be written",
-    "--limits=nowhere.json": "--limits: found",
+    "--limits=nowhere.json": "--limits: found nowhere.json: No such file",
+    "--limits=.": "--limits: found .: no regular file",
+    "--case=axes-99999": "--case: found 'axes-99999'",  # at once: to count the cases of `full` takes a while
     "--limits=/dev/zero": "--limits: found",
     "--case=batch-1 --level=smoke": "--level: found 'smoke' beside --case",
     "--list --report=r.json": "--report: found 'r.json' beside --list",
