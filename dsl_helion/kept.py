@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch._inductor.codecache import PyCodeCache  # as Helion loads what it generated
 
-from common.serving.whole import is_ours, put, triton_cache
+from common.serving.whole import put_sealed, read_sealed, triton_cache
 from common.versions import here
 
 FOLDER = "DIPTYCH_HELION_CACHE"
@@ -108,9 +108,8 @@ class Kept:
         name = self._name(paths)
         _functions[name] = function
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(self._folder / f"{name}.py", Path(function.__code__.co_filename).read_text(encoding="utf-8"))
-            _write(self._folder / f"{self._base}.json", json.dumps(paths))
+            put_sealed(self._folder / f"{name}.py", Path(function.__code__.co_filename).read_text(encoding="utf-8"))
+            put_sealed(self._folder / f"{self._base}.json", json.dumps(paths))
         except OSError as error:
             _ignored(self._folder, f"cannot be written: {error.strerror or error}")
 
@@ -196,24 +195,11 @@ def _digest(text: str) -> str:
 def _read(path: Path) -> str | None:
     """The text of a file behind its hash; None where there is none, or where it cannot be trusted."""
     try:
-        with path.open(encoding="utf-8") as file:
-            if not is_ours(os.fstat(file.fileno())):
-                return _ignored(path, "somebody else may write to it")
-            head, _, text = file.read().partition("\n")
+        return read_sealed(path)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         return _ignored(path, str(error))
-    return text if head == _head(text) else _ignored(path, "its hash is another")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all, its hash first."""
-    put(path, f"{_head(text)}\n{text}".encode())
-
-
-def _head(text: str) -> str:
-    return f"# diptych {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _ignored(path: Path, why: str) -> None:

@@ -7,6 +7,7 @@ Short queries beside prompts get what the model takes for them alone.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -98,6 +99,7 @@ class Learned:
             self.portfolio = Portfolio(plain["portfolio"], plain["shares"], dsl)
         except ValueError as error:
             raise NotLearned(str(error)) from error
+        self.digest = hashlib.sha256(json.dumps(plain).encode()).hexdigest()
         self.provenance, self.held_out, self.winners = plain["provenance"], plain["held_out"], plain["winners"]
         try:
             found = np.array(plain["constants"], dtype=float)
@@ -157,9 +159,9 @@ class Learned:
         kernels: Collection[str] | None = None,
         own: Own | None = None,
         slack: float = 0.0,
-    ) -> Learned:
-        """The same choice from fewer configs, for which a process compiles fewer kernels: all are left out but those
-        that keep each batch within `slack`, a share of its predicted time, of its best (`missed_least`).
+    ) -> list[int]:
+        """The rows of the portfolio that keep each batch within `slack`, a share of its predicted time, of its best
+        (`missed_least`), so that a process compiles fewer kernels.
 
         many: as of `best`. The kernel beside the portfolio stays.
         """
@@ -169,8 +171,12 @@ class Learned:
         lost += [self._by_row(*one) for one in self._each(shape, list(short), gpu, {SHORT})]
         found = np.array(lost)
         found = found[np.isfinite(found).any(axis=1)]
+        return missed_least(found, slack, always=found.shape[1] - 1).tolist()
+
+    def only(self, rows: Collection[int]) -> Learned:
+        """The same choice from these rows of the portfolio alone."""
         made = copy.copy(self)
-        made.portfolio = self.portfolio.only(missed_least(found, slack, always=found.shape[1] - 1))
+        made.portfolio = self.portfolio.only(rows)
         return made
 
     def _by_row(self, ranked: _Ranked, other: Candidate | None) -> np.ndarray:

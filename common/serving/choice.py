@@ -30,7 +30,7 @@ from common.serving.pieces import changed, distinct, few_segments
 from common.serving.stamps import stamp
 from common.serving.winners import Timed, Winners, best, built
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, asked_of, asked_of_shape, planned
+from common.spec.kernel import Capacity, asked_of, planned
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.refusals import expect_flag
 from common.spec.toolchain import RefusedCompiler, refusal
@@ -94,7 +94,6 @@ class Family:
     _learned: dict[str, Learned | None] = field(default_factory=dict)
     _chosen: dict[Any, Choice] = field(default_factory=dict)
     _firsts: dict[Any, Candidate | None] = field(default_factory=dict)
-    _lean: dict[Any, "Family"] = field(default_factory=dict)
 
     @property
     def portable(self) -> "Family":
@@ -161,13 +160,13 @@ class Family:
             return self.default(self.kernels[0], shape, stats, gpu)
         if heuristics == "tree" and (won := self._won(shape, stats, gpu, None)):
             return won
-        kernels = self._serving(needs, gpu) or self.kernels
+        kernels = self.serving_kernels(needs, gpu) or self.kernels
         if heuristics in RANKED and (first := self._first(shape, stats, gpu, kernels, needs, sees)):
             return first
         name = self.load(PAPER).auto(stats) if heuristics == "paper" else self.kernels[0]
         return self.named(name, shape, stats, gpu, heuristics)
 
-    def _serving(self, needs: frozenset[str], gpu: Gpu | None) -> tuple[str, ...]:
+    def serving_kernels(self, needs: frozenset[str], gpu: Gpu | None) -> tuple[str, ...]:
         """The kernels that support all of `needs` and that the installed compilers compile correctly."""
         return tuple(name for name in self.kernels if self._serves(name, needs, gpu))
 
@@ -306,7 +305,7 @@ class Family:
         """Return up to `count` choices that are worth timing: that of `choose`, then the best of the ranking."""
         found = [self.choose(shape, stats, gpu, needs, sees=sees)]
         told, known = seen(decided_by(stats), sees), self.learned(gpu)
-        kernels = self._serving(needs, gpu)
+        kernels = self.serving_kernels(needs, gpu)
         own = self.own(shape, gpu, needs, sees, kernels)
         for one in known.first(shape, told, gpu, count, kernels, own) if known else ():
             choice = self._of_logs(one, known, shape, told, gpu, sees)
@@ -341,28 +340,9 @@ class Family:
         """The path of the ranking of a GPU, which may not exist."""
         return self.folder and self.folder / LEARNED / f"{gpu.name}.json"
 
-    def lean(
-        self, shape: AttentionShape, gpu: Gpu | None, limits: tuple[int, int, int], features: Features, slack: float
-    ) -> "Family":
-        """This family with fewer configs (`Learned.few`), for a process that compiles all that its batches may ask for.
-
-        limits: tokens, sequences, keys of these batches. slack: the share of its predicted time that a batch may lose;
-        0 leaves the family as it is.
-        """
-        needs, sees = features.names() | asked_of_shape(shape), features.sees
-        if not slack or gpu is None or "batch_invariant" in needs or (known := self.learned(gpu)) is None:
-            return self
-        key = (shape, gpu.name, limits, needs, sees, slack)
-        if key not in self._lean:
-            kernels, many = self._serving(needs, gpu), map(decided_by, reachable_stats(*limits))
-            own = self.own(shape, gpu, needs, sees, kernels)
-            few = known.few(shape, [seen(stats, sees) for stats in many], gpu, kernels, own, slack)
-            self._lean[key] = self.ranked_by(gpu, few)
-        return self._lean[key]
-
-    def ranked_by(self, gpu: Gpu, ranking: Learned) -> "Family":
-        """This family with another ranking of a GPU, and the same winners."""
-        return dataclasses.replace(self, _learned={gpu.name: ranking}, _chosen={}, _firsts={}, _lean={})
+    def ranked_by(self, gpu: Gpu, ranking: Learned, firsts: dict[Any, Candidate | None]) -> "Family":
+        """This family with another ranking of a GPU, of which `firsts` are known, and the same winners."""
+        return dataclasses.replace(self, _learned={gpu.name: ranking}, _chosen={}, _firsts=firsts)
 
     def learned(self, gpu: Gpu) -> Learned | None:
         """Return the ranking of a GPU, else that of the most similar GPU, with one warning; None without any."""
@@ -490,7 +470,7 @@ class Family:
         known = gpu and self.learned(gpu)
         if known is None or "batch_invariant" in needs:
             return
-        kernels = self._serving(needs, gpu)
+        kernels = self.serving_kernels(needs, gpu)
         asked = {coarse(seen(decided_by(stats), sees)): None for stats in many}
         keys = {(shape, stats, gpu.name, kernels, needs, sees): stats for stats in asked}
         left = {key: stats for key, stats in keys.items() if key not in self._firsts}

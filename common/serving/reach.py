@@ -13,6 +13,7 @@ from common.serving import scratch
 from common.serving.arguments import DEVICES
 from common.serving.choice import Choice, Family
 from common.serving.grid import on_grid, power_of_two, reachable_stats, rounded, seen
+from common.serving.lean import lean
 from common.serving.pieces import few_segments, pieces
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity, asked_of_shape
@@ -28,7 +29,7 @@ class Reach:
     """The choices of a capacity, made with it. Raises SpecError.
 
     kernel: the kernel that serves every call; None where `auto` chooses. only: its single choice, with `one_config`.
-    slack: the share of its predicted time that a batch may lose, so that `family` has fewer configs (Family.lean).
+    slack: the share of its predicted time that a batch may lose, so that `family` has fewer configs (lean.py).
     choices: each with the stats that reach it. parts: what a warm-up compiles for them (`pieces`).
     room, layouts: of each choice, the largest batch and its scratch; also of choices that calls added later.
     """
@@ -82,7 +83,7 @@ class Reach:
         limits = (self.max_tokens, self.max_seqs, self.max_seq_len)
         if self.kernel is None:
             gpu = gpu_of(self.device)
-            self.family = self.family.lean(self.shape, gpu, limits, self.features, self.slack)
+            self.family = lean(self.family, self.shape, gpu, limits, self.features, self.slack)
             return self.family.reachable(self.shape, gpu, *limits, self.needs, self.features.sees)
         if one_config:
             stats = on_grid(self.max_seqs, 0, cdiv(self.max_tokens, self.max_seqs), self.max_seq_len)

@@ -1,5 +1,6 @@
 """Files that are kept between processes: written whole or not at all, and read only if no other user can write them."""
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -26,3 +27,24 @@ def put(path: Path, content: bytes) -> None:
     except BaseException:
         os.unlink(made)
         raise
+
+
+def put_sealed(path: Path, text: str) -> None:
+    """`put` a text behind its hash, in a folder that is made where it is missing. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    put(path, f"{_seal(text)}\n{text}".encode())
+
+
+def read_sealed(path: Path) -> str:
+    """The text of `put_sealed`. Raises OSError, and ValueError for a file that cannot be trusted."""
+    with path.open(encoding="utf-8") as file:
+        if not is_ours(os.fstat(file.fileno())):
+            raise ValueError("somebody else may write to it")
+        head, _, text = file.read().partition("\n")
+    if head != _seal(text):
+        raise ValueError("its hash is another")
+    return text
+
+
+def _seal(text: str) -> str:
+    return f"# diptych {hashlib.sha256(text.encode()).hexdigest()}"

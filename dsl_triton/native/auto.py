@@ -65,8 +65,8 @@ class NativeFamily(Family):
     def learned(self, gpu: Gpu) -> Learned | None:
         return self.others.learned(gpu)
 
-    def ranked_by(self, gpu: Gpu, ranking: Learned) -> Family:
-        return replace(super().ranked_by(gpu, ranking), others=self.others.ranked_by(gpu, ranking))
+    def ranked_by(self, gpu: Gpu, ranking: Learned, firsts: dict[Any, Candidate | None]) -> Family:
+        return replace(super().ranked_by(gpu, ranking, firsts), others=self.others.ranked_by(gpu, ranking, {}))
 
     def named(
         self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str = "tree"
@@ -106,7 +106,7 @@ class NativeFamily(Family):
         if not self.allows(shape, gpu, needs):
             return self.others.rank(shape, many, gpu, needs, sees)
         super().rank(shape, many, gpu, needs, sees)
-        kernels = self.others._serving(needs, gpu)
+        kernels = self.others.serving_kernels(needs, gpu)
         for (*batch, _, asked, seen), first in self._firsts.items():
             if asked == needs and first is not None and first.kernel != KERNEL:
                 self.others._firsts.setdefault((*batch, kernels, asked, seen), first)

@@ -173,7 +173,7 @@ def test_it_can_be_turned_off_and_interpreted_kernels_are_not_kept(tmp_path, mon
 
 def _many_writes(path):
     for number in range(200):
-        kept._write(path, f"{number}\n" * 2000)
+        kept.put_sealed(path, f"{number}\n" * 2000)
 
 
 def test_writers_at_once_leave_a_whole_file(tmp_path):
