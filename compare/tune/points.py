@@ -1,7 +1,7 @@
 """What logs teach from: every candidate that a run timed or refused, as a point.
 
-Runs of the tuner and of `study regret` (candidates.jsonl) and of `compare run` (cells.jsonl). The columns
-(common/choice/columns.py) know no windows: a run's rows with features are left out.
+Runs of the tuner and of `study regret` (candidates.jsonl) and of `compare run` (cells.jsonl). Of a run's rows with
+features only those are taken whose features a choice knows: a cache of 8 bits, and how many keys a token sees.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import Any
 from common.choice import columns
 from common.choice.portfolio import SHORT
 from common.gpus import Gpu, resolve
-from common.serving.grid import decided_by
+from common.serving.grid import decided_by, seen
 from common.spec import AttentionShape
-from common.spec.metadata import SHORT_QUERY, BatchStats
+from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 from compare.record import manifest, packed, plain
 from compare.record.records import WorkloadInfo
 from compare.record.store import read_records
 from compare.tune import learned, records
 
-CELLS = "cells.jsonl"
+CELLS, EIGHT_BITS = "cells.jsonl", "float8_e4m3fn"
 TIMER = "graph"  # others add what a launch costs on the host
+WINDOW, BITS = "sliding_window=", "scales=one"  # features that the columns tell (common/choice/columns.py)
 REFUSED = ("shared_memory", "hopeless", "raced")  # what spills is not timed, and no loser for that
 
 
@@ -97,7 +98,7 @@ def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
     for record in read_records(folder / CELLS):
         named = _named({"kernel": record.kernel, "config": record.config}, dsl)
         timed = record.timing and record.timing.timer == TIMER
-        if named and timed and not record.workload.features and record.gpu == gpu.name:
+        if named and timed and _is_told(record.workload) and record.gpu == gpu.name:
             times[record.workload, named[0], json.dumps(named[1], sort_keys=True)].append(record.timing.median_us)
     for (info, kernel, text), us in times.items():
         shape, stats = _asked(info)
@@ -105,11 +106,19 @@ def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
         yield Point(dsl, ("all", str(folder), info.label), 0, shape, stats, gpu, kernel, config, median(us), False)
 
 
+def _is_told(info: WorkloadInfo) -> bool:
+    """Whether the columns tell all features of a row. Sinks add no key."""
+    return all(one in (BITS, "sinks") or one.startswith(WINDOW) for one in info.features)
+
+
 def _asked(info: WorkloadInfo) -> tuple[AttentionShape, BatchStats]:
     names = ("num_query_heads", "num_kv_heads", "head_size", "block_size", "dtype")
     of_shape = {name: getattr(info, name) for name in names}
+    if BITS in info.features:
+        of_shape["kv_dtype"] = EIGHT_BITS
     sizes = info.num_seqs, info.num_tokens, info.num_decodes, info.max_query_len, info.max_seq_len, info.total_seq_len
-    return AttentionShape.from_dict(of_shape), decided_by(BatchStats(*sizes))
+    sees = next((int(one.removeprefix(WINDOW)) for one in info.features if one.startswith(WINDOW)), EVERY_KEY)
+    return AttentionShape.from_dict(of_shape), seen(decided_by(BatchStats(*sizes)), sees)
 
 
 def _launched(kernel: str, config: Mapping[str, Any], stats: BatchStats) -> tuple[str, Mapping[str, Any]]:

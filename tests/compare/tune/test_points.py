@@ -1,14 +1,16 @@
 """Runs of `compare run` are logs too: a point a kernel and row, under the launch that the batch got."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
+import torch
 
 import synthetic_run
 from compare.competitors import registry
-from compare.tune import records
+from compare.tune import learned, records
 from compare.tune.points import points, runs_in
-from compare.workloads import Workload, parse_lens
+from compare.workloads import Ask, Workload, parse_lens
 from compare.workloads.cost import info
 from dsl_triton import parallel_softmax, unpaged
 from dsl_triton.native import sm90_config
@@ -54,12 +56,21 @@ def test_an_older_config_of_the_gluon_kernel_teaches_nothing(tmp_path):
     assert points([folder], "triton") == []
 
 
-def test_times_of_processes_are_one_point_and_rows_with_features_none(tmp_path):
+def test_times_of_processes_are_one_point_and_rows_with_other_features_none(tmp_path):
     cells = [cell(DECODES, "triton/parallel_softmax", us, config=parallel_softmax.DEFAULT) for us in (9.0, 10.0, 30.0)]
     cells = [one.replace(process=number) for number, one in enumerate(cells)]
-    windowed = dataclasses.replace(info(DECODES), label="w", features=("sliding_window=17",))
-    cells.append(cells[0].replace(workload=windowed))
+    capped = dataclasses.replace(info(DECODES), label="c", features=("sliding_window=17", "softcap=30.0"))
+    cells.append(cells[0].replace(workload=capped))
     assert [p.us for p in points([run(tmp_path / "a", *cells)], "triton")] == [10.0]
+
+
+def test_a_window_is_fewer_keys_and_a_scaled_cache_one_of_8_bits(tmp_path):
+    row = Workload(
+        "w", DECODES.lens, replace(DECODES.shape, kv_dtype=torch.float8_e4m3fn), Ask(sliding_window=64, scales="one")
+    )
+    taken = cell(row, "triton/parallel_softmax", 9.0, config=parallel_softmax.DEFAULT)
+    (point,) = points([run(tmp_path / "a", taken)], "triton")
+    assert (point.shape, point.stats) == learned.asked(row)
 
 
 def test_a_manifest_that_is_none_is_named(tmp_path):
