@@ -57,7 +57,8 @@ def kernel_of(kernel_id: str) -> Kernel:
     _ensure_runs()
     planner = name if name in _PLANNERS else "auto"
     try:
-        module = import_module(f"{_ROOT}{_FAMILIES[dsl]}.{planner}")
+        with interpreter.light_import():  # an engine searches no configs of Helion
+            module = import_module(f"{_ROOT}{_FAMILIES[dsl]}.{planner}")
         kernel = Kernel(kernel_id, module, None if name in _PLANNERS else name)
         named = kernel.name and module.FAMILY.kernel(kernel.name)
         known = not named or (hasattr(named, "launch") and hasattr(named, "SUPPORTS"))  # cache.py has a launch too

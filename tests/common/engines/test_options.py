@@ -8,7 +8,7 @@ import torch
 
 import children
 import stand_in_vllm
-from common.engines import vllm
+from common.engines import options, vllm
 from common.engines.options import Options, kernel_of
 from common.serving import pack
 from common.serving.whole import triton_cache
@@ -115,3 +115,12 @@ def test_a_file_of_compiled_code_is_for_a_gpu_and_put_where_triton_looks(monkeyp
     options.unpack(torch.device("cuda"))
     Options.of({}).unpack(torch.device("cuda"))
     assert asked == [(tmp_path / "a.pack", triton_cache(), {"gpu": "cuda"})]
+
+
+def test_an_engine_imports_helion_without_what_only_its_searches_need(monkeypatch):
+    """scikit-learn and scipy are half of that import."""
+    seen = []
+    monkeypatch.setattr(options, "import_module", lambda name: seen.append(sys.modules.get("sklearn", 0)) or sys)
+    monkeypatch.delitem(sys.modules, "sklearn", raising=False)
+    kernel_of("triton/auto")
+    assert seen == [None] and "sklearn" not in sys.modules
