@@ -109,8 +109,8 @@ class Options:
     children: int = 0
 
     def __post_init__(self) -> None:
-        if self.warm not in WARM and not self.warm.isdecimal():
-            raise SpecError("DIPTYCH_WARM", repr(self.warm), f"{', '.join(WARM)}, or a number of sequences")
+        if self.warm not in WARM and not (self.warm.isascii() and self.warm.isdecimal()):
+            raise SpecError("DIPTYCH_WARM", f"{self.warm!r:.60}", f"{', '.join(WARM)}, or a number of sequences")
         if self.writer not in WRITERS:
             raise SpecError("DIPTYCH_WRITER", repr(self.writer), " or ".join(WRITERS))
         if self.portable and ".native" in f".{self.kernel.partition('/')[2]}":
@@ -127,22 +127,25 @@ class Options:
     def of(cls, environment: Mapping[str, str] | None = None) -> "Options":
         """The settings in the environment. Raises SpecError naming the variable."""
         given = os.environ if environment is None else environment
-        typical = given.get("DIPTYCH_TYPICAL_SEQ_LEN")
-        if typical is not None and (not typical.isdecimal() or int(typical) == 0):
-            raise SpecError("DIPTYCH_TYPICAL_SEQ_LEN", repr(typical), "a number of tokens")
-        measure, children = given.get("DIPTYCH_MEASURE", "0"), given.get("DIPTYCH_CHILDREN", "0")
-        if not measure.isdecimal():
-            raise SpecError("DIPTYCH_MEASURE", repr(measure), "a number of candidates")
-        if not children.isdecimal():
-            raise SpecError("DIPTYCH_CHILDREN", repr(children), "a number of processes")
-        portable = given.get("DIPTYCH_PORTABLE", "0") not in ("", "0")
+        if (portable := given.get("DIPTYCH_PORTABLE", "0")) not in ("", "0", "1"):
+            raise SpecError("DIPTYCH_PORTABLE", f"{portable!r:.60}", "0 or 1")
         return cls(
-            given.get("DIPTYCH_KERNEL", PORTABLE if portable else DEFAULT),
-            None if typical is None else int(typical),
+            given.get("DIPTYCH_KERNEL", PORTABLE if portable == "1" else DEFAULT),
+            _number(given, "DIPTYCH_TYPICAL_SEQ_LEN", "tokens", 1) or None,
             given.get("DIPTYCH_WARM", "served"),
             given.get("DIPTYCH_WRITER", "diptych"),
-            portable,
-            int(measure),
+            portable == "1",
+            _number(given, "DIPTYCH_MEASURE", "candidates"),
             given.get("DIPTYCH_PACK", ""),
-            int(children),
+            _number(given, "DIPTYCH_CHILDREN", "processes"),
         )
+
+
+def _number(given: Mapping[str, str], name: str, of: str, least: int = 0) -> int:
+    """The number in a variable, 0 where it is not set. Raises SpecError."""
+    text = given.get(name)
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdecimal() and least <= int(text[:20]) < 2**31):
+        raise SpecError(name, f"{text!r:.60}", f"a number of {of}, from {least} to 2^31 - 1")
+    return int(text)

@@ -16,6 +16,7 @@ from common.serving.grid import on_grid, power_of_two, reachable_stats, rounded,
 from common.serving.lean import lean
 from common.serving.pieces import few_segments, pieces
 from common.spec import AttentionShape, Features, SpecError
+from common.spec.feature_rules import check_numbers
 from common.spec.kernel import Capacity, asked_of_shape
 from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
 from common.spec.plain import shown
@@ -59,6 +60,7 @@ class Reach:
         for name, kind in (("shape", AttentionShape), ("features", Features)):
             value = getattr(self, name)
             expect(isinstance(value, kind), name, type(value).__name__, f"common.spec.{kind.__name__}")
+        check_numbers(self.features)  # of its tensors a call's are checked
         if self.kernel is not None:
             expect_kernel(self.family, self.kernel)
         expect(isinstance(self.slack, int | float) and 0 <= self.slack < 1, "slack", shown(self.slack), "0 to below 1")

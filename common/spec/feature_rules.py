@@ -72,9 +72,6 @@ def _expect_masks(batch: PagedBatch, features: Features) -> None:
     heads, seqs = (batch.query.shape[1],), batch.num_seqs
     if features.alibi_slopes is not None:
         expect_operand(features.alibi_slopes, "alibi_slopes", (heads,), (torch.float32,), batch)
-    if features.chunk is not None:
-        expect_integer(features.chunk, "chunk", 1)
-    expect_integer(features.chunk_lookback, "chunk_lookback", 0)
     if features.spans is not None:
         expect_operand(features.spans, "spans", ((seqs, -1, 2),), (torch.int32,), batch)
     if features.causal_per_sequence is not None:
@@ -113,8 +110,8 @@ def _expect_scales(batch: PagedBatch, features: Features) -> None:
         expect_operand(features.out_scale, "out_scale", ((1,),), (torch.float32,), batch)
 
 
-def check_features(batch: PagedBatch, features: Features) -> None:
-    """Types, shapes, dtypes, devices and contradictions; reads no device memory. Raises SpecError."""
+def check_numbers(features: Features) -> None:
+    """Flags, numbers and contradictions: what can be said of features without a batch. Raises SpecError."""
     f = features
     expect(isinstance(f, Features), "features", type(f).__name__, "a Features")
     expect_flag(f.causal, "causal")
@@ -122,12 +119,23 @@ def check_features(batch: PagedBatch, features: Features) -> None:
         expect_integer(f.sliding_window, "sliding_window", 1)
     if f.softcap is not None:
         expect_number(f.softcap, "softcap", RANGES["softcap"], "None or ")
+    if f.plain:
+        return
+    for name in ("alibi_sqrt", "cross", "batch_invariant"):
+        expect_flag(getattr(f, name), name)
+    _expect_no_contradiction(f)
+    if f.chunk is not None:
+        expect_integer(f.chunk, "chunk", 1)
+    expect_integer(f.chunk_lookback, "chunk_lookback", 0)
+
+
+def check_features(batch: PagedBatch, features: Features) -> None:
+    """Types, shapes, dtypes, devices and contradictions; reads no device memory. Raises SpecError."""
+    f = features
+    check_numbers(f)
     if f.sinks is not None:
         expect_operand(f.sinks, "sinks", ((batch.query.shape[1],),), DTYPES, batch)
     if not f.plain:
-        for name in ("alibi_sqrt", "cross", "batch_invariant"):
-            expect_flag(getattr(f, name), name)
-        _expect_no_contradiction(f)
         _expect_masks(batch, f)
     if not f.plain or batch.key_cache.dtype not in DTYPES:
         _expect_scales(batch, f)

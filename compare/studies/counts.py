@@ -44,6 +44,7 @@ from compare.static.isa.errors import NotExecutable
 from compare.studies import template
 from compare.workloads import Workload, parse_lens
 from compare.workloads.cost import cost
+from compare.workloads.numbers import new_file
 from compare.workloads.workload import empty_output
 
 HELP = "what code for an absent AMD GPU does: loads, waits, LDS, dies, before and after its levers"
@@ -302,7 +303,7 @@ def page(gpu: Gpu, parts: Parts) -> tuple[str, list[str]]:
 
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default="mi300", help="mi300 (default), mi350, ...: one whose code the model executes")
-    new.add_argument("--out", type=Path, help="the page; else it is printed")
+    new.add_argument("--out", type=new_file, help="the page; else it is printed")
     new.add_argument(
         "--parts", type=Path, help="JSONL of what is counted: a later call goes on, and counts what changed"
     )

@@ -31,6 +31,7 @@ from compare.static.estimate import SPREAD, Estimate, LaunchEstimate, NoEstimate
 from compare.studies import template
 from compare.workloads import Ask, Workload, parse_lens, parse_shape, suites
 from compare.workloads.cost import cost
+from compare.workloads.numbers import new_file
 
 HELP = "the estimate of GPUs that were here beside their times: spread, rank, what limits"
 RESULTS, GPUS = ROOT / "docs" / "results", "h200,h100"
@@ -224,7 +225,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default=GPUS, help=f"with commas; default {GPUS}")
     new.add_argument("--results", type=Path, default=RESULTS, help="where GPU/RUN lie; default docs/results")
     new.add_argument("--published", action="store_true", help="others' times of AMD GPUs, not those of runs")
-    new.add_argument("--out", type=Path, help="the page; else it is printed. Of the defaults, also the spread")
+    new.add_argument("--out", type=new_file, help="the page; else it is printed. Of the defaults, also the spread")
 
 
 @refusing(ValueError)

@@ -1,8 +1,9 @@
-"""Parsers of numbers on a command line, for every command: ASCII digits, within a range."""
+"""Parsers of numbers on a command line, for every command: ASCII digits, within a range. And of a file to write."""
 
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 
 def number(text: str) -> float:
@@ -30,6 +31,14 @@ MOST_SEED = 2**62  # torch's generators take 64 bits, and rows add to the seed
 MOST_WINDOW, MOST_PAGE, MOST_COUNT = 2**31 - 1, 2**16, 2**31 - 1  # a page of 2^16 tokens is 256 MiB of Llama-3-8B
 at_least_one, count, seed = integer(1, MOST_COUNT), integer(0, MOST_COUNT), integer(0, MOST_SEED)
 window, page = integer(1, MOST_WINDOW), integer(1, MOST_PAGE)
+
+
+def new_file(text: str) -> Path:
+    """A file to write when the work is done. Raises ArgumentTypeError for a folder, and where no folder is."""
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"found {text}, allowed a file, new or not, in a folder that is there")
+    return path
 
 
 def positive(text: str) -> float:

@@ -29,7 +29,7 @@ from compare.process.pool import Jobs, Pool, in_order
 from compare.record.store import Busy, Findings
 from compare.studies.mutation import table
 from compare.studies.mutation.worker import kernels_of
-from compare.workloads.numbers import at_least_one
+from compare.workloads.numbers import at_least_one, count, seed
 
 HELP = "how many generated wrong kernels each level of the kit rejects"
 DEATHS, MUTANTS = "deaths.jsonl", "mutants.jsonl"
@@ -161,9 +161,9 @@ def in_turn(level: str, draw: int = 0) -> list[str]:
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     new.add_argument("--count", type=at_least_one, default=1300, help="kernels of the operators; default 1300")
-    new.add_argument("--axes", type=int, default=400, help="kernels that are wrong at one value; default 400")
-    new.add_argument("--seed", type=int, default=1, help="of their drawing; default 1")
-    new.add_argument("--draw", type=int, default=0, help="the kit's seed, which draws values of axes; default 0")
+    new.add_argument("--axes", type=count, default=400, help="kernels that are wrong at one value; default 400")
+    new.add_argument("--seed", type=seed, default=1, help="of their drawing; default 1")
+    new.add_argument("--draw", type=seed, default=0, help="the kit's seed, which draws values of axes; default 0")
     new.add_argument("--level", choices=levels.LEVELS, default="smoke", help="and those before it; default smoke")
     new.add_argument("--jobs", type=at_least_one, default=2, help="processes; default 2")
 

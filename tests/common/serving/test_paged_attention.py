@@ -227,13 +227,16 @@ def test_a_plan_serves_its_capacity_and_refuses_more(name):
 
 PLANS = {
     "max_tokens": 0, "max_seqs": 0, "max_seq_len": 2**31, "max_keys": -1, "shape": (4, 2, 32),
-    "features": {"sliding_window": 3}, "kernel": "absent",
+    "features": {"sliding_window": 3}, "kernel": "absent", "softcap": Features(softcap=-1.0),
+    "chunk": Features(chunk=8, sliding_window=3), "sliding_window": Features(sliding_window=0),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("argument", PLANS)
 def test_a_plan_of_bad_arguments_is_refused_by_their_names(argument):
-    asked = {"shape": SHAPE, "max_tokens": 1, "max_seqs": 1, "max_seq_len": 1} | {argument: PLANS[argument]}
+    given = PLANS[argument]
+    asked = {"shape": SHAPE, "max_tokens": 1, "max_seqs": 1, "max_seq_len": 1}
+    asked |= {"features" if isinstance(given, Features) else argument: given}
     with pytest.raises(SpecError) as refusal:
         dsl("dsl_triton").plan_paged_attention(**asked, device="cpu")
     assert refusal.value.argument == argument
