@@ -64,6 +64,18 @@ def test_an_engine_compiles_fewer_kernels_than_all_that_a_choice_may_take(monkey
     assert len(few.reach.parts) < len(all_of_them.reach.parts)
 
 
+def test_a_plan_does_not_follow_torchs_default_device(monkeypatch):
+    """vLLM makes it the GPU while a model is loaded."""
+    monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: gpus.resolve("h200"))
+    family = kernel_of("triton/auto").module.FAMILY
+    monkeypatch.setattr(family, "_learned", {})  # a net that has answered nothing yet
+    monkeypatch.setattr(family, "_files", {})
+    shape = AttentionShape(24, 3, 64, 16, torch.bfloat16)  # that no other test ranks for
+    with torch.device("meta"):
+        plan = Server(Options("triton/auto"), LIMITS, torch.device("cpu")).plan(shape, Features())
+    assert len(plan.reach.parts) > 1
+
+
 @pytest.mark.parametrize("slack", [-0.1, 1, "a little"])
 def test_a_slack_that_is_no_share_is_refused(slack):
     with pytest.raises(SpecError, match="slack"):
