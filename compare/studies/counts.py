@@ -318,6 +318,7 @@ def main(asked: argparse.Namespace) -> int:
     with contextlib.closing(Parts(gpu, asked.parts)) as parts:
         text, wrong = page(gpu, parts)
     if asked.out:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
         asked.out.write_text(text, encoding="utf-8")
     else:
         print(text)

@@ -235,6 +235,7 @@ def main(asked: argparse.Namespace) -> int:
     if asked.out is None:
         print(text)
         return OK
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(text, encoding="utf-8")
     if asked.published:
         _keep("amd", spread(found, "mi300"))

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,10 +35,12 @@ window, page = integer(1, MOST_WINDOW), integer(1, MOST_PAGE)
 
 
 def new_file(text: str) -> Path:
-    """A file to write when the work is done. Raises ArgumentTypeError for a folder, and where no folder is."""
+    """A file to write when the work is done, in a folder that may be new. Raises ArgumentTypeError for a folder, and
+    where no file can be made."""
     path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"found {text}, allowed a file, new or not, in a folder that is there")
+    there = next(one for one in (*path.parents, Path()) if one.exists())
+    if path.is_dir() or not there.is_dir() or not os.access(there, os.W_OK):
+        raise argparse.ArgumentTypeError(f"found {text:.80}, allowed a file, new or not, where one can be written")
     return path
 
 

@@ -104,7 +104,7 @@ LINES = dict.fromkeys(QUIET, "") | {
     "study sizes --kernels triton/nothing": "triton/nothing",
     "study regret --of nowhere": "nowhere",
     "study counts --out .": "--out: found ., allowed a file",
-    "study estimates --out nowhere/x.md": "--out: found nowhere/x.md, allowed a file",
+    "study estimates --out /dev/null/x.md": "--out: found /dev/null/x.md, allowed a file",
     "study mutation --out x --axes -3": "--axes: found -3",
     "study mutation --out x --draw -1": "--draw: found -1",
     "census --take nowhere.json": "nowhere.json",
