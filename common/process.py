@@ -52,7 +52,7 @@ def keep_to(part: int, of: int) -> bool:
 
 
 @atexit.register
-def end_all() -> None:
+def _end_all() -> None:
     """Kill every process that was started here and still runs, those of other threads too."""
     for process in list(_living):
         _kill(process)

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 from common.engines.options import kernel_of
-from common.process import Child, Lost, end_all
+from common.process import Child, Lost
 from common.spec import SpecError
 from compare.exits import NO_GPU, NOTHING, OK, WRONG, refusing, terminable
 from compare.identity import code
@@ -150,14 +150,17 @@ def _left(rows: Sequence[dict[str, Any]], task: dict[str, Any], part: str, numbe
     return None if done else (part, number, lengths)
 
 
+def named(task: dict[str, Any]) -> str:
+    return f"{task['name']}:{task['graphs']}"
+
+
 def one_engine(
-    run: Run, task: dict[str, Any], deadline: float, began: threading.Event, stopped: threading.Event,
-    command: Sequence[str], said: Callable[[str], None],
+    run: Run, task: dict[str, Any], process: Child, deadline: float, began: threading.Event, stopped: threading.Event,
+    said: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Run an engine's process and keep its rows. began: set at its first row or at its end. stopped: set where all
-    processes are ended from outside."""
-    name = f"{task['name']}:{task['graphs']}"
-    process = Child(command, dict(os.environ), name=name)
+    """Give an engine's process its task, keep its rows, end it. began: set at its first row or at its end. stopped: set
+    where all processes are killed from outside."""
+    name = named(task)
     try:
         process.send(json.dumps(task).encode())
         while True:
@@ -188,14 +191,15 @@ def all_engines(
 ) -> None:
     """Measure the engines one after another; the next process imports while one measures, or with at_once all start
     now. Interrupted, it ends the processes and keeps a row of each that says where it was."""
-    threads, stopped = [], threading.Event()
+    threads, processes, stopped = [], [], threading.Event()
     try:
         for task in tasks:
             if time.time() > deadline:
-                print(f"left out: {task['name']}:{task['graphs']}", file=sys.stderr)
+                print(f"left out: {named(task)}", file=sys.stderr)
                 continue
             began, said = threading.Event(), lambda text: print(text, file=sys.stderr, flush=True)
-            arguments = (run, task, deadline, began, stopped, command, said)
+            processes.append(Child(command, dict(os.environ), name=named(task)))
+            arguments = (run, task, processes[-1], deadline, began, stopped, said)
             threads.append(threading.Thread(target=one_engine, args=arguments, daemon=True))
             threads[-1].start()
             while not (at_once or began.wait(0.2)):
@@ -205,7 +209,8 @@ def all_engines(
                 thread.join(0.2)
     except KeyboardInterrupt:
         stopped.set()
-        end_all()
+        for process in processes:
+            process.kill()
         for thread in threads:
             thread.join(ROW_S)
         raise

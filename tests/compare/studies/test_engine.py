@@ -2,6 +2,8 @@
 
 import _thread
 import argparse
+import os
+import signal
 import sys
 import threading
 import types
@@ -10,6 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from common.process import Child
 from common.spec import SpecError
 from compare.exits import NOTHING, USAGE
 from compare.studies.engine import child, engine, measure, page
@@ -351,7 +354,17 @@ def test_rows_are_kept_as_they_come_and_an_engine_that_ended_is_not_run_again(tm
     assert page.bad(again.rows) and not page.bad([row for row in again.rows if row["engine"] != "vllm_triton"])
 
 
-def test_an_interrupted_study_keeps_a_row_of_where_each_engine_was(tmp_path):
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises, in a background job too, whose shell has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupted_study_ends_its_engines_alone_and_keeps_a_row_of_where_each_was(tmp_path):
+    other = Child([sys.executable, "-c", "input()"], dict(os.environ))
     run = engine.Run(tmp_path, "source", VERSIONS)
     asleep = "import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(60)"
     threading.Timer(1.0, _thread.interrupt_main).start()
@@ -361,6 +374,8 @@ def test_an_interrupted_study_keeps_a_row_of_where_each_engine_was(tmp_path):
     (row,) = page.read(tmp_path / engine.LINES)
     assert (row["part"], row["reason"], row["log"].strip()) == ("cut", "the call was interrupted", "loading")
     assert not page.bad([row])
+    assert not other.ended
+    other.end()
 
 
 def test_a_study_that_was_cut_goes_on_with_the_steps_that_no_row_answers(tmp_path):
