@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -256,12 +256,29 @@ ADAPTERS = {f.__name__: f for f in (paged, flash_attn_varlen, flash_attn_kvcache
 
 
 def returned(found: Any, target: Any) -> tuple[Any, Any]:
-    """What a call gave back as `out` and LSE; None for what it wrote in place. Behind these two others may stand. What
-    is no tensor, from a target that is given `out`, is no result."""
-    out, lse = (*found, None, None)[:2] if isinstance(found, tuple | list) else (found, None)
-    if "out" in accepted(target)[0] and not isinstance(out, torch.Tensor):
-        return None, None
-    return out, lse
+    """What a call gave back as `out` and LSE; None for what it wrote in place. Behind these two others may stand. A
+    status or a handle, from a target that is given `out`, is no result. Raises Declined for a list or the like, which
+    a caller can take for neither."""
+    out, lse = (*found, None, None)[:2] if isinstance(found, tuple) else (found, None)
+    if isinstance(out, Iterable) and not isinstance(out, torch.Tensor | str):
+        raise Declined(
+            f"out: found a {type(out).__name__}, allowed None, a torch.Tensor, or a tuple that begins with it"
+        )
+    names, anything = accepted(target)
+    return (out if isinstance(out, torch.Tensor) or not (anything or "out" in names) else None), lse
+
+
+def forms(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[Any, ...]]:
+    """What a call must leave of each tensor beside its elements: where they lie, and as what."""
+    found = ((name, x, x.untyped_storage()) for name, x in tensors.items())
+    return {name: (x.data_ptr(), x.dtype, x.shape, x.stride(), memory.nbytes()) for name, x, memory in found}
+
+
+def ensure_formed(tensors: dict[str, torch.Tensor], before: dict[str, tuple[Any, ...]]) -> None:
+    """Raises Declined where a tensor of a call was resized, transposed or moved to other memory by the kernel."""
+    after = forms(tensors)
+    if changed := [name for name, form in before.items() if after[name] != form]:
+        raise Declined(f"changed the shape, the strides or the memory of {', '.join(changed)}")
 
 
 def keep(name: str, found: Any, into: torch.Tensor, tokens: int) -> None:
@@ -270,7 +287,7 @@ def keep(name: str, found: Any, into: torch.Tensor, tokens: int) -> None:
         raise Declined(f"{name}: found a {type(found).__name__}, allowed a torch.Tensor and no class derived of it")
     if found.dtype != into.dtype or found.device != into.device:
         raise Declined(f"{name}: found {found.dtype} on {found.device}, allowed {into.dtype} on {into.device}")
-    if found.shape[1:] != into.shape[1:] or found.shape[0] < tokens:
+    if found.shape[1:] != into.shape[1:] or not tokens <= found.shape[0] <= into.shape[0]:
         raise Declined(f"{name}: found shape {tuple(found.shape)}, allowed {tuple(into.shape)}")
     if found.data_ptr() != into.data_ptr():
         into[:tokens].copy_(found[:tokens])
@@ -279,8 +296,9 @@ def keep(name: str, found: Any, into: torch.Tensor, tokens: int) -> None:
 def call(request: dict[str, Any]) -> dict[str, Any]:
     memory = buffers(request)
     t = views(request, memory)
-    target = load(request["kernel"])
-    out, lse = returned(ADAPTERS[request["adapter"]](target, t, request["call"]), target)
+    target, before = load(request["kernel"]), forms(t)
+    out, lse = returned(ADAPTERS[request["adapter"]](target, dict(t), request["call"]), target)
+    ensure_formed(t, before)
     cuda = memory[0].is_cuda
     if cuda:
         torch.cuda.current_stream().synchronize()  # only this stream: work that nobody waits for is not done

@@ -77,6 +77,10 @@ def _in_place(gives):
 gives_more = _in_place(lambda out: (out, None, {"seed": 1}))
 gives_a_list = _in_place(lambda out: [out])
 gives_true = _in_place(lambda out: True)
+gives_more_rows = _in_place(lambda out: torch.cat([out, out]))
+gives_resized = _in_place(lambda out: setattr(out, "data", out.data[:, :1]))
+gives_moved = _in_place(lambda out: setattr(out, "data", out.data.clone()))
+gives_fewer_rows = _in_place(lambda out: out.resize_(0, *out.shape[1:]).numel())
 gives_other_strides = _in_place(lambda out: out.transpose(0, 1).contiguous().transpose(0, 1))
 gives_zeros_behind = _in_place(lambda out: (torch.zeros_like(out), None, out))
 halves.SUPPORTS = {"causal"}
