@@ -189,15 +189,14 @@ def blocks(page, language="python"):
 
 
 @pytest.mark.slow
-def test_the_first_lines_of_the_readme_and_of_the_engines_page_run_from_a_wheel(beside, tmp_path):
+def test_the_programs_of_the_engines_page_run_from_a_wheel(beside, tmp_path):
     """A process each that nobody told of an interpreter; transformers is a stand-in that notes what is registered."""
     (tmp_path / "transformers.py").write_text(
         "class AttentionInterface:\n    register = print\nclass AttentionMaskInterface:\n    register = print\n"
     )
-    call = next(block for block in blocks("README.md") if "paged_attention(" in block)
-    adapter, loop = (
+    call, adapter, loop = (
         next(block for block in blocks("docs/engines.md") if words in block)
-        for words in ("transformers import register", "def schedule(")
+        for words in ("import paged_attention", "transformers import register", "def schedule(")
     )
     for code in (call, adapter + "import os\nprint(os.environ.get('TRITON_INTERPRET'))", loop):
         done = run_beside([beside / "python", "-c", code], tmp_path)
@@ -205,7 +204,7 @@ def test_the_first_lines_of_the_readme_and_of_the_engines_page_run_from_a_wheel(
     assert "<function forward" in run_beside([beside / "python", "-c", adapter], tmp_path).stdout
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/engines.md", "docs/conformance.md"])
+@pytest.mark.parametrize("page", ["docs/engines.md", "docs/running.md", "docs/conformance.md"])
 def test_who_uses_it_imports_by_the_name_that_a_wheel_has_too(page):
     assert not {name for block in blocks(page) for name in imports(block)} & set(PACKAGES)
 

@@ -1,4 +1,4 @@
-"""A call, on a CPU or a GPU: the text of README.md."""
+"""A call, on a CPU or a GPU: the text of docs/engines.md."""
 
 import torch
 from diptych.dsl_triton import paged_attention  # diptych.dsl_helion has the same call
