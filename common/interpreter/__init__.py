@@ -33,12 +33,13 @@ def wanted() -> bool:
 
 
 def _apply(name: str) -> None:
-    if name in _originals:
-        return
-    patches = REPAIRS[name]()
-    _originals[name] = [(owner, attribute, getattr(owner, attribute, None)) for owner, attribute, _ in patches]
-    for owner, attribute, replacement in patches:
-        setattr(owner, attribute, replacement)
+    with of_triton.LOCK:  # threads may begin at once
+        if name in _originals:
+            return
+        patches = REPAIRS[name]()
+        _originals[name] = [(owner, attribute, getattr(owner, attribute, None)) for owner, attribute, _ in patches]
+        for owner, attribute, replacement in patches:
+            setattr(owner, attribute, replacement)
 
 
 def _undo(name: str) -> None:

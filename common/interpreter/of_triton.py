@@ -2,11 +2,15 @@
 
 import dataclasses
 import functools
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+LOCK = threading.RLock()
+os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # a thread of the parent may have held it
 Patches = list[tuple[Any, str, Any]]  # (owner, attribute, replacement)
 
 _LIBDEVICE = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "abs", "fma")
@@ -171,6 +175,20 @@ def _patch_once() -> Patches:
     return [(interpreter, "_patch_lang", patch_lang), (interpreter, "_get_np_dtype", get_np_dtype)]
 
 
+def _one_launch() -> Patches:
+    """Let threads launch one after another: a launch patches triton.language and sets the program's index for the whole
+    process."""
+    from triton.runtime import interpreter
+
+    original = interpreter.GridExecutor.__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        with LOCK:
+            original(self, *args, **kwargs)
+
+    return [(interpreter.GridExecutor, "__call__", call)]
+
+
 def _unseen_overflow() -> Patches:
     """Do not compute each integer operation a second time in 64 bits: the assertion is dropped unless options.debug is
     set. This took two fifths of some launches."""
@@ -237,6 +255,7 @@ REPAIRS: dict[str, Callable[[], Patches]] = {
     "dependent_launch": _dependent_launch,
     "spread_truth": _spread_truth,
     "patch_once": _patch_once,
+    "one_launch": _one_launch,
     "unseen_overflow": _unseen_overflow,
     "known_shapes": _known_shapes,
 }

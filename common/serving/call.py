@@ -59,6 +59,9 @@ class PagedAttention:
         self._signatures: Signatures[Prepared] = Signatures()
         self._steps = Steps()
 
+    def __reduce__(self) -> tuple:
+        return type(self), (self.family,)
+
     @property
     def kept(self) -> tuple[int, int]:
         """(signatures whose launches are repeated, all known signatures)."""

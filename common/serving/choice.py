@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,10 @@ def _of_one_unit(gpu: Gpu) -> Gpu:
     return dataclasses.replace(gpu, units=1)
 
 
+def _made_by(module: str) -> "Family":
+    return import_module(module).FAMILY
+
+
 @dataclass
 class Family:
     """The kernels of one DSL that `auto` chooses among. Each DSL's `auto.py` makes one.
@@ -94,6 +99,10 @@ class Family:
     _learned: dict[str, Learned | None] = field(default_factory=dict)
     _chosen: dict[Any, Choice] = field(default_factory=dict)
     _firsts: dict[Any, Candidate | None] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple:
+        """A copy, and what is unpickled, is the family of that name in the module that made this one."""
+        return _made_by, (self.load.__module__,)
 
     @property
     def portable(self) -> "Family":

@@ -44,6 +44,7 @@ class Plan(PagedAttention):
     unmet: calls since the last warm-up whose choice, kind of size, or form (which tensors are given, dtypes, whether
     16 divides their strides) no warm-up had made. Such a call may have waited for a compiler.
     write: writes a step's K and V into pages, as `cache.launch` of the DSL; its launches are kept like those of calls.
+    A copy (copy.copy, deepcopy, pickle) is a plan of the same arguments with scratch of its own, and not warmed up.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Plan(PagedAttention):
         **options: Any,
     ) -> None:
         """As `plan_paged_attention` says. capacity, options: as `Reach` takes them. Raises SpecError."""
+        self._made = partial(type(self), family, *capacity, typical_seq_len=typical_seq_len, **options)
         reach = Reach(family, *capacity, **options)
         if typical_seq_len is not None:
             typical_seq_len = expect_integer(typical_seq_len, "typical_seq_len", 1)
@@ -80,6 +82,9 @@ class Plan(PagedAttention):
         self._warming = False
         self._winners, self._any_winner = 0, False  # of so many choices
         self._warm: set[tuple] | None = None  # what a warm-up compiled; None before one
+
+    def __reduce__(self) -> tuple:
+        return self._made, ()
 
     def _launch(
         self, prepared: Any, planned: Any, known: Any, tensors: tuple, hints: tuple, *others: Any

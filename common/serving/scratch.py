@@ -95,7 +95,8 @@ def check_buffer(buffer: object, num_bytes: int, device: torch.device | None = N
     if buffer.numel() < num_bytes:
         raise SpecError("workspace", f"{buffer.numel()} bytes", f"at least {num_bytes}")
     if buffer.data_ptr() % ALIGNMENT or not buffer.is_contiguous():
-        raise SpecError("workspace", f"address {buffer.data_ptr():#x}", f"contiguous, at a multiple of {ALIGNMENT}")
+        found = f"stride {buffer.stride(0)}, address {buffer.data_ptr():#x}"
+        raise SpecError("workspace", found, f"contiguous, at a multiple of {ALIGNMENT}")
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

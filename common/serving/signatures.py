@@ -10,6 +10,7 @@ from functools import cache
 from typing import Generic, Protocol, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
 from common.serving.arguments import aligned, signature
 from common.serving.tape import Tape
@@ -81,10 +82,13 @@ class Signatures(Generic[Kept]):
     def find(
         self, given: Sequence[torch.Tensor], pointers: list[int], others: tuple
     ) -> tuple[tuple | None, Kept | None]:
-        """The signature of a call (None where it was not needed) and what is kept of it.
+        """The signature of a call (None where it was not needed) and what is kept of it. Raises one of NOT_A_CALL where
+        tangents may be among the tensors.
 
         pointers: the addresses of `given`. others: everything that is not a tensor, and which tensors are None.
         """
+        if forward_ad._current_level >= 0:
+            raise TypeError("a tensor with a tangent has the signature of one without: each call is checked")
         alike, kept = self._recent.get(others, _NOTHING)
         if 0 not in pointers and alike(*given) and aligned(pointers):
             return None, kept

@@ -38,9 +38,11 @@ class SpecError(ValueError):
     """
 
     def __init__(self, argument: str, found: object, allowed: str) -> None:
-        told = shown(found) if isinstance(found, torch.Tensor) else found
-        super().__init__(f"{argument}: found {told}, allowed {allowed}")
-        self.argument, self.found, self.allowed = argument, found, allowed
+        self.argument, self.found, self.allowed = argument, found, allowed  # args stay as given, so pickle works
+
+    def __str__(self) -> str:
+        told = shown(self.found) if isinstance(self.found, torch.Tensor) else self.found
+        return f"{self.argument}: found {told}, allowed {self.allowed}"
 
 
 class UnsupportedFeature(SpecError, NotImplementedError):

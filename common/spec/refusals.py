@@ -6,6 +6,7 @@ They run for every tensor of every launch, so they format messages only when nee
 from collections.abc import Mapping
 
 import torch
+from torch.autograd import forward_ad
 
 from common.gpus import gpu_of
 from common.spec.overlap import overlaps_itself, share_memory
@@ -57,6 +58,8 @@ def expect_stored(value: object, name: str, allowed: str = "a torch.Tensor") -> 
             raise SpecError(name, f"a view with the {bit} bit", f"numbers as memory holds them: resolve_{resolved}()")
     if value.requires_grad and torch.is_grad_enabled():
         raise SpecError(name, *NO_GRADIENT)
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None:
+        raise SpecError(name, "a tensor with a tangent", "a tensor without: there is no forward-mode gradient")
     _expect_memory(value, name)
 
 
@@ -67,6 +70,8 @@ def _expect_memory(tensor: torch.Tensor, name: str) -> None:
         there = False
     if not there:
         kind = "on meta" if tensor.is_meta else f"a {type(tensor).__name__} without memory"
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            kind = "a tensor of a torch.func transform, as vmap's"
         raise SpecError(name, kind, "a tensor with memory of its own")
 
 

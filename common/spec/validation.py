@@ -160,7 +160,8 @@ def _conditions(batch: PagedBatch, features: Features) -> list[tuple[str, torch.
         used = torch.arange(width, device=table.device).unsqueeze(0) < pages.unsqueeze(1)
         if table.numel():
             bad = used & ((table < 0) | (table >= num_blocks))
-            found.append(("block_table", bad, table, f"page ids from 0 to {num_blocks - 1}"))
+            allowed = f"page ids from 0 to {num_blocks - 1}" if num_blocks else "no used entry: the caches have no page"
+            found.append(("block_table", bad, table, allowed))
     return found + [tuple(condition) for condition in value_conditions(batch, features)]
 
 

@@ -4,7 +4,8 @@
 
 The folder's manifest keeps each run's own under `parts`; a row says by its `run_id` whose it is. Repetitions of one
 measurement (a cell of one GPU with one fingerprint) become further processes of it. Refused: runs of different specs,
-times of different contracts, and a cell that two runs have with different fingerprints. Exit codes: 0, 2.
+times of different contracts, a run given twice, and a cell that two runs have with different fingerprints. Exit codes:
+0, 2.
 """
 
 import argparse
@@ -131,9 +132,11 @@ def _rows(pieces: Sequence[RunData], names: Sequence[str]) -> Iterator[Record]:
 
 
 def _ensure_repetition(first: Record, whose: str, second: Record, name: str) -> None:
+    what = f"{first.kernel} on {first.workload.label}"
+    if first == second:
+        raise Incomparable(f"{what}: found the same row in {whose} and in {name}, allowed each measurement once")
     if first.fingerprint and first.fingerprint == second.fingerprint:
         return
-    what = f"{first.kernel} on {first.workload.label}"
     prints = [record.fingerprint or "none" for record in (first, second)]
     why = ", ".join(changed(first, second)) or f"fingerprints {' and '.join(prints)}"
     raise Incomparable(f"{what}: found it in {whose} and in {name}, which differ ({why}); allowed repetitions")

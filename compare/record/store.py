@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,7 @@ class Store(Lines):
             cell = f"{record.kernel} on {record.workload.label}"
             raise CannotWrite(
                 f"{self.path}: found `{error.strerror or error}` when {cell} was to be written; finished cells are"
-                f" kept, `--resume {self.path.parent}` goes on"
+                f" kept, `--resume {shlex.quote(str(self.path.parent))}` goes on"
             ) from error
 
 

@@ -6,6 +6,7 @@ behind them. This process never imports triton: its children decide whether they
 """
 
 import contextlib
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ class Run:
         self.plan, self.options, self.accepted = plan, options, accepted
         named = options.resume or options.out
         former = resume.find(plan, named, begins=not options.resume) if options.resume is not None else None
-        or_else = f"; --resume {named} goes on with it"
+        or_else = f"; --resume {shlex.quote(str(named))} goes on with it"
         self.folder = former.folder if former else run_folder.make(named, plan.situation.name, or_else)
         self.run_id = self.folder.name
         self.rows = Rows(plan, options, self.run_id)

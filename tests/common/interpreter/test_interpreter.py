@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -196,6 +197,29 @@ def test_patch_once(monkeypatch):
 
     expect_needed("patch_once", is_right)
     assert tl.core.tensor.__add__ is add, "a launch must leave triton.language as it was"
+
+
+@triton.jit
+def place_kernel(x):
+    tl.store(x + tl.program_id(0), tl.program_id(0))
+
+
+def test_one_launch(monkeypatch):
+    def launched(_):
+        x = torch.full((64,), -1)
+        place_kernel[(64,)](x)
+        return torch.equal(x, torch.arange(64))
+
+    def is_right():
+        with ThreadPoolExecutor(4) as threads:
+            return all(threads.map(launched, range(16)))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        expect_needed("one_launch", is_right)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @triton.jit

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 from calls import TENSORS, assert_right, bytes_of, tensors
 from common.cases.batch import make_batch
@@ -144,7 +145,16 @@ def test_a_gradient_is_refused_where_it_would_be_recorded_and_ignored_where_not(
                 refused(door, asked, {name, KERNELS_NAMES.get(name)})
 
 
-@property_of(60, place=PLACES, fresh=st.booleans())
+@property_of(20, place=PLACES, fresh=st.booleans())
+def test_a_tangent_is_refused_by_name(place, fresh):
+    where, name = place
+    door, options = calls(fresh)[where]
+    with forward_ad.dual_level():
+        door(**options())
+        refused(door, changed(options(), name, lambda t: forward_ad.make_dual(t, t)), {name, KERNELS_NAMES.get(name)})
+
+
+@property_of(40, place=PLACES, fresh=st.booleans())
 def test_a_negative_bit_is_refused_by_name(place, fresh):
     where, name = place
     door, options = calls(fresh)[where]

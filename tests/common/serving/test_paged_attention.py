@@ -1,7 +1,9 @@
 """The public call of both DSLs: hints, checks, scratch, plans. Kernels are interpreted; tests/gpu has the rest."""
 
+import copy
 import importlib
 import math
+import pickle
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from common.kit import isolated
 from common.oracle.integrity import same_bits
 from common.serving.arguments import HINTS, batch_of
 from common.spec import AttentionShape, Features, Layout, SpecError
+from common.spec.overlap import share_memory
 
 SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)
 LENS = [(1, 37), (20, 40), (3, 3), (1, 70)]
@@ -223,6 +226,19 @@ def test_a_plan_serves_its_capacity_and_refuses_more(name):
     other = make_batch([(1, 9)], AttentionShape(4, 2, 32, 32, torch.float32))
     with pytest.raises(SpecError, match="the plan's shape"):
         plan(**tensors(other), **exact(other), out=torch.empty_like(other.query))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+@pytest.mark.parametrize("name", ["dsl_triton", pytest.param("dsl_helion", marks=pytest.mark.slow)])
+def test_a_copy_of_a_plan_or_call_serves_from_memory_of_its_own(name, copied):
+    plan, batch = dsl(name).plan_paged_attention(SHAPE, 40, 4, 128, "cpu", typical_seq_len=32), make_batch(LENS, SHAPE)
+    other = copied(plan)
+    assert other.typical_seq_len == 32 and not share_memory(other.workspace, plan.workspace)
+    for call in (other, copied(dsl(name).paged_attention)):
+        judged(dsl(name), batch, call(**tensors(batch), **exact(batch), out=torch.empty_like(batch.query)))
+    with pytest.raises(SpecError, match="max_tokens: found 0, allowed") as refusal:
+        dsl(name).plan_paged_attention(SHAPE, 0, 4, 128, "cpu")
+    assert str(copied(refusal.value)) == str(refusal.value)
 
 
 PLANS = {

@@ -141,10 +141,12 @@ def test_a_cell_of_two_sources_is_refused_by_name(tmp_path, capsys):
     assert "triton/auto on 32q1s2k~" in said and "source 0123456789abcdef -> f00d" in said and "in two" in said
 
 
-def test_rows_without_fingerprints_are_not_taken_for_repetitions(tmp_path, capsys):
+def test_neither_rows_without_fingerprints_nor_a_run_given_twice_are_repetitions(tmp_path, capsys):
     one, two = (run_at(tmp_path / str(n), measured(n, fingerprint=""), run_id=str(n)) for n in (1, 2))
     assert diptych(["merge", str(one), str(two), "--out", str(tmp_path / "merged")]) == 2
     assert "fingerprints none and none" in capsys.readouterr().err
+    assert diptych(["merge", str(one), str(one), "--out", str(tmp_path / "merged")]) == 2
+    assert "found the same row in 1 and in 1#2" in capsys.readouterr().err
 
 
 def test_a_folder_with_a_run_is_not_merged_into(tmp_path, capsys):
