@@ -122,14 +122,14 @@ def _about(run: RunData) -> str:
     """Where its kernels' configs came from, how many processes, which commit."""
     own = [r for r in run.records if r.kernel.split("/")[0] in ("triton", "helion")]
     origins = sorted({r.config_origin for r in own if r.config_origin})
-    names = {"heuristics": "untuned defaults", "tree": "measured trees", "paper": "the paper's tree"}
+    names = {"heuristics": "untuned", "tree": "measured", "paper": "the paper's"}
     processes = max(Counter(r.cell_id for r in run.raw).values(), default=0)
     said = " and ".join(names.get(origin, origin) for origin in origins)
     planned, finished = run.manifest.get("planned", 0), run.manifest.get("finished", 0)
     cells = f"{planned} cells" if finished >= planned else f"{finished} of {planned} cells"
     each = f"{processes} process{'es' if processes > 1 else ''} a cell"
-    commits = ", ".join(dict.fromkeys(part.manifest.get("commit", "?") for part in merge.parts(run)))
-    return f"{said}, {cells}, {each}, commit {commits}"
+    commits = ", ".join(dict.fromkeys(part.manifest.get("commit", "?")[:8] for part in merge.parts(run)))
+    return f"{said} configs, {cells}, {each}, commit {commits}"
 
 
 def host(had: Committed) -> str:
@@ -138,7 +138,7 @@ def host(had: Committed) -> str:
     found = had.hosts
     if not found:
         return missing(command)
-    columns, commits = ("call", "plan", "launch", "graph"), sorted({row["commit"] for row in found})
+    columns, commits = ("call", "plan", "launch", "graph"), sorted({row["commit"][:8] for row in found})
     body = [[row["dsl"], f"`{row['workload']}`", *(f"{row[c]:.1f}" for c in columns)] for row in found]
     return f"`{command}`, µs, commit {', '.join(commits)}:\n\n" + table(["DSL", "batch", *columns], body)
 
