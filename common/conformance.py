@@ -7,7 +7,6 @@ The options are `diptych_check.py`'s. docs/conformance.md walks through it.
 
 import argparse
 import json
-import os
 import secrets
 import sys
 import time
@@ -31,6 +30,7 @@ from common.kit.report_file import ReportFile
 from common.kit.seal import seal
 from common.process import cores
 from common.spec import SpecError
+from common.spec.refusals import expect_file
 
 TELL_S = 20.0  # seconds between two messages on progress
 LINE = 200
@@ -73,14 +73,14 @@ def _limits(path: str | None) -> dict[str, Any] | None:
     """The JSON object in the file of --limits. Raises SpecError."""
     if path is None:
         return None
+    allowed = f"a JSON file of less than {MOST_LIMITS} characters"
+    expect_file(path, "limits", allowed)
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe may have no end
-            raise ValueError("no regular file")
         with open(path, encoding="utf-8") as file:
             found = json.loads(file.read(MOST_LIMITS))
     except (OSError, ValueError, RecursionError) as error:
         why = f"{path:.60}: {getattr(error, 'strerror', None) or error!s:.80}"
-        raise SpecError("limits", why, f"a JSON file of less than {MOST_LIMITS} characters") from error
+        raise SpecError("limits", why, allowed) from error
     return limits_of(found)
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "plan_paged_attention",
     "workspace_bytes",
 ]
+KEEPS_CODE = True  # a process with the GPU leaves what Helion generated on the disk (kept.py)
 
 
 def __getattr__(name: str) -> Any:

@@ -173,7 +173,7 @@ def _long_queries_kernel(
             store_lse(lse, row, head, live, m, sums)
 
 
-_long_queries = kernel(_long_queries_kernel)
+_long_queries = kernel(_long_queries_kernel, "num_seqs", "q_blocks", "block_q")
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> SegmentScratch | None:

@@ -168,14 +168,17 @@ def operands(batch: PagedBatch, gather: Gather, page_rows: int) -> tuple[torch.T
     return loadable(batch.query), *caches
 
 
-def kernel(function: Any) -> helion.Kernel:
+def kernel(function: Any, *counts: str) -> helion.Kernel:
     """Sizes and strides stay run-time values; products of float32 in IEEE, as the precision contract says.
 
+    counts: integers of the kernel that follow from a batch or a number of segments: Triton's `do_not_specialize`.
     Configs are ours alone: on sm_90 Helion's own start follows from the sizes of the first call, in a warm-up one
     token, and from a device's facts, with which a kernel is not kept (kept.py).
     """
     settings = {"static_shapes": False, "autotune_effort": "none", "disable_autotuner_heuristics": True}
-    return helion.kernel(function, dot_precision="ieee", **settings)
+    made = helion.kernel(function, dot_precision="ieee", **settings)
+    made.counts = counts
+    return made
 
 
 def smallest_block_m(shape: AttentionShape) -> int:
@@ -299,7 +302,7 @@ def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], option
             ours[words] = [word] * getattr(bound.config_spec, words).length
     whole = helion.Config(**bound.config_spec.default_config().config | ours | options)
     _require_block_sizes(bound, whole)
-    function = for_any_counts(bound.compile_config(whole))
+    function = for_any_counts(bound.compile_config(whole), bindable.counts)
     counts["generated"] += function not in _generated
     _generated.add(function)
     kept.keep(bound, function)  # of other facts than those that it was kept for, where it is no new one

@@ -19,7 +19,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,7 @@ from common.versions import here
 FOLDER = "DIPTYCH_HELION_CACHE"
 ALIGNED = 16  # bytes, of a tensor descriptor's base
 HEAD = re.compile(r"^@triton\.jit\n(?=def _helion_\w+\((.*)\):$)", re.MULTILINE)
-# integers that follow from a batch or a number of segments, as generated code names them
-COUNT = re.compile(
-    r"\w+_size_\d+|num_seqs|num_segments|longest_query|block_q|tile_size|tiles|per_sequence|q_blocks|programs"
-)
+SIZE = re.compile(r"\w+_size_\d+")  # of a tensor, as generated code names it
 counts: Counter[str] = Counter()  # kernels `generated` by this process, and those `loaded` in their place
 _functions: dict[str, Callable] = {}  # by file
 Trail = tuple[Any, ...]  # of a fact: a parameter, the keys into it, then its kind and a dimension
@@ -50,13 +47,14 @@ def folder() -> Path | None:
     return Path(said or triton_cache() / "diptych_helion")
 
 
-def for_any_counts(function: Callable) -> Callable:
-    """What Helion generated, compiled once for all batches: Triton would do so again for counts that are 1 or that 16
-    divides, and Helion has no word for `do_not_specialize`. Addresses follow from strides, which stay special."""
+def for_any_counts(function: Callable, counts: Collection[str]) -> Callable:
+    """What Helion generated, compiled once for all batches: Triton would do so again for sizes and counts that are 1 or
+    that 16 divides, and Helion has no word for `do_not_specialize`. Addresses follow from strides, which stay special.
+    """
 
     def head(found: re.Match) -> str:
-        counts = [name for name in found[1].split(", ") if COUNT.fullmatch(name)]
-        return f"@triton.jit(do_not_specialize={counts})\n"
+        names = [name for name in found[1].split(", ") if name in counts or SIZE.fullmatch(name)]
+        return f"@triton.jit(do_not_specialize={names})\n"
 
     source = Path(function.__code__.co_filename).read_text(encoding="utf-8")
     return getattr(PyCodeCache.load(HEAD.sub(head, source)), function.__name__)

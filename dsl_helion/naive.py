@@ -133,7 +133,7 @@ def _naive_kernel(
                 lse[row, head] = m + torch.log(l)
 
 
-_naive = kernel(_naive_kernel)
+_naive = kernel(_naive_kernel, "num_seqs")
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:

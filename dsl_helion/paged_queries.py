@@ -130,7 +130,7 @@ def _paged_queries_kernel(
                     store_partial((partial_acc, partial_m, partial_l), *at, m, l, total)
 
 
-_paged_queries = kernel(_paged_queries_kernel)
+_paged_queries = kernel(_paged_queries_kernel, "num_seqs", "num_segments", "tiles", "programs", "block_q")
 
 
 def attend_paged_queries(batch, features, out, config, workspace, lse, segments, tiles, context) -> None:

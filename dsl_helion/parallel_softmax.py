@@ -200,7 +200,7 @@ def _segments_kernel(
                     store_partial((partial_acc, partial_m, partial_l), segment, place, head, live, m, sums, total)
 
 
-_segments = kernel(_segments_kernel)
+_segments = kernel(_segments_kernel, "num_seqs", "num_segments", "longest_query", "per_sequence", "q_blocks")
 
 
 def workspace(

@@ -165,7 +165,7 @@ def _q_block_kernel(
             store_lse(lse, query_start + token, head, live, m, sums)
 
 
-_q_block = kernel(_q_block_kernel)
+_q_block = kernel(_q_block_kernel, "num_seqs", "q_blocks", "block_q")
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:

@@ -111,7 +111,7 @@ def _reduce_segments_kernel(
                 )  # fmt: skip
 
 
-_reduce_segments = kernel(_reduce_segments_kernel)
+_reduce_segments = kernel(_reduce_segments_kernel, "num_seqs", "num_segments", "longest_query", "block_q", "tile_size")
 
 
 def reduce_segments(

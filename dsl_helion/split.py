@@ -9,6 +9,7 @@ The device decides which kernel serves a sequence; a program of the other class 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import ClassVar
 
 import helion.language as hl
 import torch
@@ -52,6 +53,7 @@ class Prefill(Cdna):
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
     """
 
+    new_kv: ClassVar[bool] = True  # the step's new K and V are read where they are given
     block_m: int = 64
     tile_size: int = 64
     gather: Gather = "page"
@@ -262,7 +264,7 @@ def _decode_kernel(
             store_lse(lse, query_start + token, head, live, m, sums)
 
 
-_prefill = kernel(_prefill_kernel)
+_prefill = kernel(_prefill_kernel, "num_seqs", "q_blocks", "block_q")
 _decode = kernel(_decode_kernel)
 
 

@@ -354,8 +354,8 @@ def _attend_copied_kernel(
             counters[2 * which + 1] = 0
 
 
-_attend_items = kernel(_attend_items_kernel)
-_copied_items = kernel(_attend_copied_kernel)
+_attend_items = kernel(_attend_items_kernel, "block_q")
+_copied_items = kernel(_attend_copied_kernel, "tiles", "block_q")
 
 
 def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> None:

@@ -275,7 +275,7 @@ def _plan_kernel(
             store_item(plan, item, here, entry, of_segment, of_block)
 
 
-_plan = kernel(_plan_kernel)
+_plan = kernel(_plan_kernel, "num_seqs", "programs")
 
 
 def item_at(plan, item):

@@ -199,7 +199,7 @@ def _unpaged_kernel(
                 store_partial_sums((partial_acc, partial_m, partial_l), *at, m, l, total, acc_rest, parts)
 
 
-_unpaged = kernel(_unpaged_kernel)
+_unpaged = kernel(_unpaged_kernel, "num_seqs", "num_segments", "tiles", "q_blocks", "block_q")
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> CopyScratch:

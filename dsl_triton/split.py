@@ -9,6 +9,7 @@ The device decides which kernel serves a sequence; a program of the other class 
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import triton
 import triton.language as tl
@@ -39,6 +40,7 @@ CONTRACT = Precision()
 class Prefill(Cdna):
     """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger."""
 
+    new_kv: ClassVar[bool] = True  # the step's new K and V are read where they are given
     block_m: int = 64
     tile_size: int = 64
     num_warps: int = 4

@@ -67,7 +67,7 @@ class Undivided(NamedTuple):
 
 
 def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
-    """Sizes of batches as `grid.decided_by` and `grid.seen` have them, one array a name; empty ones as of one key."""
+    """Sizes of batches as `grid.decided_by` has them, one array a name; empty ones as of one key."""
     rows = []
     for shape, stats, gpu in of:
         short, seqs = stats.max_query_len <= SHORT_QUERY, max(stats.num_seqs, 1)

@@ -11,7 +11,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from common.choice.portfolio import CUT, SHORT, Portfolio
 from common.choice.table import table, width
 from common.gpus import Gpu
 from common.spec import AttentionShape
-from common.spec.metadata import SHORT_QUERY, BatchStats
+from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 
 LABEL = "diptych: learned choice"
 MEMBERS = ("label", "dsl", "gpu", "provenance", "sources", "columns")
@@ -57,7 +58,23 @@ class Own:
     beside prompts (None: there are none) both as plain values."""
 
     kernel: str
-    config: Callable[[BatchStats, Mapping[str, Any] | None], Mapping[str, Any]]
+    config: Callable[[BatchStats, Mapping[str, Any] | None], Mapping[str, Any]] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a ranking is asked for batches of a shape on a GPU. kernels: those of the portfolio that may serve them
+    (None: all). sees: the most keys that a query token sees. own: a kernel beside the portfolio, which follows from the
+    rest."""
+
+    shape: AttentionShape
+    gpu: Gpu
+    kernels: tuple[str, ...] | None = None
+    sees: int = EVERY_KEY
+    own: Own | None = None
+
+    def batches(self, many: Sequence[BatchStats]) -> columns.Columns:
+        return columns.batches([(self.shape, stats, self.gpu) for stats in many])
 
 
 @dataclass(frozen=True)
@@ -71,22 +88,26 @@ class Told:
 
 
 class _Ranked(NamedTuple):
-    """The candidates of a batch. rows, segments, registers, lost: [candidate]. decode: the config of short queries
-    beside prompts. level: what each member of the net says of all of them on average; zeros without any."""
+    """The candidates of a batch. rows, segments, registers, lost: [candidate]. level: what each member of the net says
+    of all of them on average; zeros without any. decode: the config of short queries beside prompts."""
 
     rows: np.ndarray
     segments: np.ndarray
     registers: np.ndarray
     lost: np.ndarray
-    decode: dict[str, Any] | None
     level: np.ndarray
+    decode: dict[str, Any] | None
+
+    def only(self, rows: Collection[int]) -> _Ranked:
+        kept = np.isin(self.rows, rows)
+        return _Ranked(*(one[kept] for one in self[:4]), *self[4:])
 
 
 class Learned:
     """The portfolio, the model and the shipped winners (plain values) of one DSL on one GPU."""
 
-    def __init__(self, plain: Any, dsl: str, gpu: Gpu) -> None:
-        """Raises NotLearned."""
+    def __init__(self, plain: Any, dsl: str, gpu: Gpu, bounded: Collection[str] = ()) -> None:
+        """bounded: as `read` has it. Raises NotLearned."""
         if not isinstance(plain, dict) or plain.get("label") != LABEL or not set(MEMBERS) <= plain.keys():
             raise NotLearned(f"found a file without label {LABEL!r} and {', '.join(MEMBERS[1:])}")
         if (plain["dsl"], plain["gpu"]) != (dsl, gpu.name):
@@ -96,10 +117,10 @@ class Learned:
             raise NotLearned(f"columns: found {plain['columns']!r:.40}, allowed {width()}")
         try:
             self.net = Net.of(plain["net"], width())
-            self.portfolio = Portfolio(plain["portfolio"], plain["shares"], dsl)
+            self.portfolio = Portfolio(plain["portfolio"], plain["shares"], dsl, bounded)
         except ValueError as error:
             raise NotLearned(str(error)) from error
-        self.digest = hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+        self._plain = plain
         self.provenance, self.held_out, self.winners = plain["provenance"], plain["held_out"], plain["winners"]
         try:
             found = np.array(plain["constants"], dtype=float)
@@ -109,75 +130,63 @@ class Learned:
             raise NotLearned(f"constants: found {plain['constants']!r:.80}, allowed one of at least 0 for each term")
         self.constants = found
 
-    def first(
-        self,
-        shape: AttentionShape,
-        stats: BatchStats,
-        gpu: Gpu,
-        count: int = COUNT,
-        kernels: Collection[str] | None = None,
-        own: Own | None = None,
-    ) -> list[Candidate]:
-        """The `count` best candidates of these kernels (all of the portfolio), fewer where fewer fit. own: a kernel
-        beside them.
+    @cached_property
+    def digest(self) -> str:
+        """The hash of the file's content."""
+        return hashlib.sha256(json.dumps(self._plain).encode()).hexdigest()
 
-        stats: as `grid.decided_by` and `grid.seen` have them; what they count is rounded up (`coarse`). Kernels with a
+    def first(self, question: Question, stats: BatchStats, count: int = COUNT) -> list[Candidate]:
+        """The `count` best candidates, fewer where fewer fit.
+
+        stats: as `grid.decided_by` has them; what they count is rounded up (`coarse`). Kernels with a
         launch for short queries alone are none for a batch that has no others: SHORT is the same.
         """
-        stats = coarse(stats)
-        ((rows, segments, registers, lost, decode, level),) = self._ranked(shape, [stats], gpu, kernels)
-        once = sorted({(rows[i], segments[i]): i for i in range(len(rows))}.values())  # two shares may be one number
-        owned = [one for one in self._owned(shape, [stats], [decode], [level], gpu, own) if one]
-        kinds = [(kernel, part.get("block_m")) for kernel, part in (self.portfolio.rows[rows[i]] for i in once)]
-        kinds += [(one.kernel, one.config.get("prefill", one.config).get("block_m")) for one in owned]
-        order = apart(kinds, np.array([*lost[once], *(one.loss for one in owned)]))[:count]
-        found = [(once[i], None) if i < len(once) else (0, owned[i - len(once)]) for i in order]
-        return [one or self._candidate(rows[i], segments[i], registers[i], lost[i], decode) for i, one in found]
+        ((ranked, other),) = self._each(question, [coarse(stats)])
+        once = {pair: i for i, pair in enumerate(zip(ranked.rows, ranked.segments, strict=True))}
+        found = [self._candidate(ranked, i) for i in sorted(once.values())]  # two shares may be one number of segments
+        found += [other] if other else []
+        kinds = [(one.kernel, one.config.get("prefill", one.config).get("block_m")) for one in found]
+        return [found[i] for i in apart(kinds, np.array([one.loss for one in found]))[:count]]
 
-    def best(
-        self,
-        shape: AttentionShape,
-        many: Sequence[BatchStats],
-        gpu: Gpu,
-        kernels: Collection[str] | None = None,
-        own: Own | None = None,
-    ) -> list[Candidate | None]:
+    def best(self, question: Question, many: Sequence[BatchStats]) -> list[Candidate | None]:
         """The first of each of many batches, as `first` has them; None where nothing fits."""
-        found: list[Candidate | None] = []
-        for ranked, other in self._each(shape, list(map(coarse, many)), gpu, kernels, own):
-            rows, segments, registers, lost, decode, _ = ranked
-            i = int(np.argmin(lost)) if len(rows) else None
-            one = None if i is None else self._candidate(rows[i], segments[i], registers[i], lost[i], decode)
-            found.append(other if other and (one is None or other.loss < one.loss) else one)
-        return found
+        return [self._best(*one) for one in self._each(question, list(map(coarse, many)))]
 
     def few(
-        self,
-        shape: AttentionShape,
-        many: Sequence[BatchStats],
-        gpu: Gpu,
-        kernels: Collection[str] | None = None,
-        own: Own | None = None,
-        slack: float = 0.0,
-    ) -> list[int]:
+        self, question: Question, many: Sequence[BatchStats], slack: float
+    ) -> tuple[list[int], dict[BatchStats, Candidate | None]]:
         """The rows of the portfolio that keep each batch within `slack`, a share of its predicted time, of its best
-        (`missed_least`), so that a process compiles fewer kernels.
+        (`missed_least`), so that a process compiles fewer kernels; and of each batch, by its `coarse` stats, the best
+        that is left.
 
-        many: as of `best`. The kernel beside the portfolio stays.
+        many: as of `best`. The kernel beside the portfolio stays. Prompts are ranked once, beside the best launch for
+        short queries of all rows, and get the best that is left.
         """
         many = list(dict.fromkeys(map(coarse, many)))
-        short = dict.fromkeys(_decodes(one) for one in many if one.max_query_len > SHORT_QUERY and one.num_decodes)
-        lost = [self._by_row(*one) for one in self._each(shape, many, gpu, kernels, own)]
-        lost += [self._by_row(*one) for one in self._each(shape, list(short), gpu, {SHORT})]
-        found = np.array(lost)
-        found = found[np.isfinite(found).any(axis=1)]
-        return missed_least(found, slack, always=found.shape[1] - 1).tolist()
+        decodes = {one: _decodes(one) for one in many if one.max_query_len > SHORT_QUERY and one.num_decodes}
+        each, short = list(self._each(question, many)), list(dict.fromkeys(decodes.values()))
+        of_short = dict(zip(short, self._each(replace(question, kernels=(SHORT,), own=None), short), strict=True))
+        lost = np.array([self._by_row(*one) for one in (*each, *of_short.values())])
+        lost = lost[np.isfinite(lost).any(axis=1)]
+        rows = missed_least(lost, slack, always=lost.shape[1] - 1).tolist()
+        left = {stats: self._best(ranked.only(rows), None) for stats, (ranked, _) in of_short.items()}
+        firsts: dict[BatchStats, Candidate | None] = {}
+        for stats, (ranked, other) in zip(many, each, strict=True):
+            if beside := left.get(decodes.get(stats)):
+                ranked = ranked._replace(decode=beside.config)
+                other = other and replace(other, config=question.own.config(stats, beside.config))
+            firsts[stats] = self._best(ranked.only(rows), other)
+        return rows, firsts
 
     def only(self, rows: Collection[int]) -> Learned:
         """The same choice from these rows of the portfolio alone."""
         made = copy.copy(self)
         made.portfolio = self.portfolio.only(rows)
         return made
+
+    def _best(self, ranked: _Ranked, other: Candidate | None) -> Candidate | None:
+        one = self._candidate(ranked, ranked.lost.argmin()) if len(ranked.rows) else None
+        return min(filter(None, (one, other)), key=lambda found: found.loss, default=None)
 
     def _by_row(self, ranked: _Ranked, other: Candidate | None) -> np.ndarray:
         """[row and one more]: what each row loses with its best number of segments, and the kernel beside them."""
@@ -186,79 +195,51 @@ class Learned:
         found[-1] = np.inf if other is None else other.loss
         return found
 
-    def _each(
-        self,
-        shape: AttentionShape,
-        many: Sequence[BatchStats],
-        gpu: Gpu,
-        kernels: Collection[str] | None,
-        own: Own | None = None,
-    ) -> Iterator[tuple[_Ranked, Candidate | None]]:
+    def _each(self, question: Question, many: Sequence[BatchStats]) -> Iterator[tuple[_Ranked, Candidate | None]]:
         """The candidates of each batch, and that of the kernel beside the portfolio."""
         for start in range(0, len(many), TOGETHER):
             of = many[start : start + TOGETHER]
-            ranked = list(self._ranked(shape, of, gpu, kernels))
-            others = self._owned(shape, of, [one.decode for one in ranked], [one.level for one in ranked], gpu, own)
-            yield from zip(ranked, others, strict=True)
+            ranked = self._ranked(question, of)
+            yield from zip(ranked, self._owned(question, of, ranked), strict=True)
 
     def _owned(
-        self,
-        shape: AttentionShape,
-        many: Sequence[BatchStats],
-        decodes: Sequence[dict[str, Any] | None],
-        levels: Sequence[np.ndarray],
-        gpu: Gpu,
-        own: Own | None,
+        self, question: Question, many: Sequence[BatchStats], ranked: Sequence[_Ranked]
     ) -> list[Candidate | None]:
-        """The candidate of each batch whose config the kernel makes. levels: of the others, as `_ranked` has them."""
+        """The candidate of each batch whose config the kernel makes. ranked: the others."""
+        own = question.own
         if own is None:
             return [None] * len(many)
-        configs = [own.config(stats, decode) for stats, decode in zip(many, decodes, strict=True)]
+        configs = [own.config(stats, others.decode) for stats, others in zip(many, ranked, strict=True)]
         made = columns.configs([(own.kernel, config) for config in configs], self.dsl)
-        batch = columns.batches([(shape, stats, gpu) for stats in many])
-        lost, _ = self._lost(batch, made, np.stack(levels, axis=1))
+        lost, _ = self._lost(question.batches(many), made, np.stack([others.level for others in ranked], axis=1))
         return [Candidate(own.kernel, *one) for one in zip(configs, lost.tolist(), strict=True)]
 
-    def _candidate(
-        self, row: int, segments: float, registers: float, loss: float, decode: dict[str, Any] | None
-    ) -> Candidate:
-        config = self.portfolio.config(row, segments, registers, decode)
-        return Candidate(self.portfolio.rows[row][0], config, float(loss))
+    def _candidate(self, of: _Ranked, i: int) -> Candidate:
+        config = self.portfolio.config(of.rows[i], of.segments[i], of.registers[i], of.decode)
+        return Candidate(self.portfolio.rows[of.rows[i]][0], config, float(of.lost[i]))
 
-    def _ranked(
-        self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu, kernels: Collection[str] | None
-    ) -> Iterator[_Ranked]:
+    def _ranked(self, question: Question, many: Sequence[BatchStats]) -> list[_Ranked]:
         """The candidates of each batch."""
-        apart_for = [i for i, stats in enumerate(many) if stats.max_query_len > SHORT_QUERY]
         found: dict[int, _Ranked] = {}
-        if apart_for:
-            configs, decode = self._short(shape, [many[i] for i in apart_for], gpu)
-            rows, *of = self._losses(shape, [many[i] for i in apart_for], gpu, kernels, decode)
-            found = {
-                i: _Ranked(rows, *one, configs[n], level)
-                for n, (i, *one, level) in enumerate(zip(apart_for, *of, strict=True))
-            }
-        if short := [i for i in range(len(many)) if i not in found]:
-            rows, *of = self._losses(shape, [many[i] for i in short], gpu, kernels, None)
-            found |= {i: _Ranked(rows, *one, None, level) for i, *one, level in zip(short, *of, strict=True)}
-        return (found[i] for i in range(len(many)))
+        for short in (False, True):
+            if at := [i for i, stats in enumerate(many) if (stats.max_query_len <= SHORT_QUERY) == short]:
+                of = [many[i] for i in at]
+                decodes, beside = ([None] * len(of), None) if short else self._beside(question, of)
+                rows, *losses = self._losses(question, of, beside)
+                found |= {i: _Ranked(rows, *one) for i, *one in zip(at, *losses, decodes, strict=True)}
+        return [found[i] for i in range(len(many))]
 
     def _losses(
-        self,
-        shape: AttentionShape,
-        many: Sequence[BatchStats],
-        gpu: Gpu,
-        kernels: Collection[str] | None,
-        decode: columns.Columns | None,
+        self, question: Question, many: Sequence[BatchStats], beside: columns.Columns | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """row [candidate], segments, registers and losses [batch, candidate], and levels [batch, member]."""
-        batch = columns.batches([(shape, stats, gpu) for stats in many])
-        rows, segments, made, undivided = self.portfolio.candidates(batch, kernels, decode)
-        wide = {name: value[:, None] for name, value in batch.items()}
+        """row [candidate], segments, registers and losses [batch, candidate], and levels [batch, member]. beside: of
+        `_beside`."""
+        batch = question.batches(many)
+        rows, segments, made, undivided = self.portfolio.candidates(batch, question.kernels, beside)
         if not len(rows):
             none = np.zeros((len(many), 0))
             return rows, segments, none, none, np.zeros((len(many), len(self.net.members)))
-        lost, level = self._lost(wide, made, undivided=undivided)
+        lost, level = self._lost({name: value[:, None] for name, value in batch.items()}, made, undivided=undivided)
         return rows, segments, np.broadcast_to(made["short_registers"], lost.shape), lost, level[..., 0].T
 
     def _lost(
@@ -277,29 +258,24 @@ class Learned:
         level = told.mean(axis=-1, keepdims=True) if level is None else level
         return doubted(told, level).round(DIGITS) + WASTEFUL * lone, level
 
-    def _short(
-        self, shape: AttentionShape, many: Sequence[BatchStats], gpu: Gpu
-    ) -> tuple[list[dict[str, Any]], columns.Columns]:
+    def _beside(self, question: Question, many: Sequence[BatchStats]) -> tuple[list[dict[str, Any]], columns.Columns]:
         """What serves the short queries beside prompts, and its columns [batch]: the best for them alone; where no
         decode is expected, what fits, without a reduction of segments."""
         of, at = self.portfolio, [n for n, stats in enumerate(many) if stats.num_decodes]
         some = next(part for kernel, part in of.rows if kernel == SHORT)
-        configs = [fitted_part(some | {CUT: 1}, shape, gpu)] * len(many)
-        if at:
-            rows, *found, _ = self._losses(shape, [_decodes(many[n]) for n in at], gpu, {SHORT}, None)
-            for n, segments, registers, lost in zip(at, *found, strict=True) if len(rows) else ():
-                best = lost.argmin()
-                configs[n] = of.config(rows[best], segments[best], registers[best], None)
+        configs = [fitted_part(some | {CUT: 1}, question.shape, question.gpu)] * len(many)
+        alone = replace(question, kernels=(SHORT,), own=None)
+        for n, best in zip(at, self.best(alone, [_decodes(many[n]) for n in at]), strict=True):
+            configs[n] = best.config if best else configs[n]
         made = columns.configs([(SHORT, config) for config in configs], self.dsl)
         return configs, {name: value for name, value in made.items() if name.startswith("short_")}
 
-    def told(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, candidates: Sequence[Candidate]) -> list[Told]:
+    def told(self, question: Question, stats: BatchStats, candidates: Sequence[Candidate]) -> list[Told]:
         """What each is predicted to take, and why."""
         if not candidates:
             return []
-        batch = columns.batches([(shape, stats, gpu)])
         made = columns.configs([(one.kernel, one.config) for one in candidates], self.dsl)
-        parts = cost.parted(self.constants, cost.terms(batch, made))
+        parts = cost.parted(self.constants, cost.terms(question.batches([stats]), made))
         lost = np.array([one.loss for one in candidates])
         us = np.exp(np.median(np.log(parts.sum(axis=1)) - lost) + lost)
         limits = [cost.TERMS[i] for i in parts.argmax(axis=1)]
@@ -357,8 +333,9 @@ def apart(kinds: Sequence[Any], lost: np.ndarray) -> np.ndarray:
     return np.argsort(counted, kind="stable")
 
 
-def read(path: Path, dsl: str, gpu: Gpu) -> Learned | None:
-    """The learned choice of a file; None where there is none. Raises NotLearned."""
+def read(path: Path, dsl: str, gpu: Gpu, bounded: Collection[str] = ()) -> Learned | None:
+    """The learned choice of a file; None where there is none. bounded: kernels whose code takes more registers than it
+    needs, so that a choice bounds them. Raises NotLearned."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -366,6 +343,6 @@ def read(path: Path, dsl: str, gpu: Gpu) -> Learned | None:
     except (OSError, UnicodeDecodeError) as error:
         raise NotLearned(f"{path}: {error}") from error
     try:
-        return Learned(json.loads(text), dsl, gpu)
+        return Learned(json.loads(text), dsl, gpu, bounded)
     except (json.JSONDecodeError, RecursionError) as error:
         raise NotLearned(f"{path}: {error}") from error

@@ -18,15 +18,15 @@ from common.choice import columns, legal
 
 ONE_LAUNCH = ("q_block", "parallel_softmax")  # their Config has no parts
 SHORT = "parallel_softmax"  # serves the short queries of the others
-CUT, BOUND = "num_segments", "registers"
-BOUNDED = "triton"  # whose code of SHORT takes more registers than it needs; Helion's takes fewer
+CUT, BOUND = "num_segments", "registers"  # fields of a config that are computed for a batch
 
 
 class Portfolio:
     """rows: (kernel, config as plain values) of all."""
 
-    def __init__(self, plain: Any, shares: Any, dsl: str) -> None:
-        """plain: a list of configs a kernel. shares: of the slots, that segments may fill. Raises ValueError."""
+    def __init__(self, plain: Any, shares: Any, dsl: str, bounded: Collection[str]) -> None:
+        """plain: a list of configs a kernel. shares: of the slots, that segments may fill. bounded: kernels whose
+        registers are bounded (`bounded`). Raises ValueError."""
         if not isinstance(plain, dict) or SHORT not in plain or not set(plain) <= set(columns.KERNELS):
             raise ValueError(f"portfolio: found {plain!r:.80}, allowed configs of {', '.join(columns.KERNELS)}")
         for kernel, parts in plain.items():
@@ -39,7 +39,7 @@ class Portfolio:
         pairs = [(i, s) for i, (_, part) in enumerate(self.rows) for s in ((0.0, *shares) if CUT in part else (0.0,))]
         self._row, self._share = np.array([i for i, _ in pairs]), np.array([share for _, share in pairs])
         self._whole = np.array([self.rows[i][0] in ONE_LAUNCH for i in self._row])
-        self._bounded = np.array([self.rows[i][0] == SHORT and dsl == BOUNDED for i in self._row])
+        self._bounded = np.array([self.rows[i][0] in bounded for i in self._row])
 
     def only(self, rows: Collection[int]) -> Portfolio:
         """The same with candidates of these rows alone."""

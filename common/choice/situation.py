@@ -11,7 +11,7 @@ from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv
 
 @dataclass(frozen=True)
 class Situation:
-    """stats: as `common.serving.grid.decided_by` and `seen` have them."""
+    """stats: as `common.serving.grid.decided_by` has them."""
 
     shape: AttentionShape
     stats: BatchStats

@@ -12,7 +12,7 @@ short list (`few_segments`). A capacity therefore reaches few choices, and a war
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
-from common.choice.learned import COUNT, Candidate, Learned, NotLearned, Own, coarse, read
+from common.choice.learned import COUNT, Candidate, Learned, NotLearned, Own, Question, coarse, read
 from common.choice.legal import fitted
 from common.gpus import TABLE, Gpu, unlike
 from common.serving import winners
 from common.serving.cdna import settled
-from common.serving.grid import INVARIANT, decided_by, few_keys, reachable_stats, seen
+from common.serving.grid import INVARIANT, decided_by, few_keys, reachable_stats
 from common.serving.pieces import changed, distinct, few_segments
 from common.serving.stamps import stamp
 from common.serving.winners import Timed, Winners, best, built
@@ -88,12 +88,14 @@ class Family:
     load: imports a module of the DSL's folder by its name (`q_block`, `heuristics.paper.listing2`), or raises
     ImportError.
     of: the name under which winners of this family are kept.
+    bounded: kernels whose compiled code takes more registers than it needs: the ranking bounds them.
     """
 
     name: str
     kernels: tuple[str, ...]
     load: Callable[[str], Any]
     of: str = "auto"
+    bounded: tuple[str, ...] = ()
     _winners: dict[str, Winners] = field(default_factory=dict)
     _files: dict[str, Learned | None] = field(default_factory=dict)
     _learned: dict[str, Learned | None] = field(default_factory=dict)
@@ -142,7 +144,7 @@ class Family:
         """
         if "batch_invariant" in needs:
             stats = INVARIANT
-        stats = seen(decided_by(stats), sees)
+        stats = decided_by(stats, sees)
         if gpu is not None and gpu.units < 1:
             gpu = _of_one_unit(gpu)
         key = (shape, stats, gpu and gpu.name, needs, heuristics, sees)
@@ -169,8 +171,8 @@ class Family:
             return self.default(self.kernels[0], shape, stats, gpu)
         if heuristics == "tree" and (won := self._won(shape, stats, gpu, None)):
             return won
-        kernels = self.serving_kernels(needs, gpu) or self.kernels
-        if heuristics in RANKED and (first := self._first(shape, stats, gpu, kernels, needs, sees)):
+        question = self.question(shape, gpu, needs, sees, self.serving_kernels(needs, gpu) or self.kernels)
+        if heuristics in RANKED and (first := self._first(question, stats)):
             return first
         name = self.load(PAPER).auto(stats) if heuristics == "paper" else self.kernels[0]
         return self.named(name, shape, stats, gpu, heuristics)
@@ -224,7 +226,7 @@ class Family:
         if hasattr(paper, kernel):
             config = settled(getattr(paper, kernel)(shape, stats, gpu), shape, stats, gpu)
             return Choice(kernel, config, f"{PAPER.replace('.', '/')}.py: {kernel}", UNTUNED)
-        if heuristics != "default" and (first := self._first(shape, stats, gpu, (kernel,))):
+        if heuristics != "default" and (first := self._first(self.question(shape, gpu, kernels=(kernel,)), stats)):
             return first
         return self.default(kernel, shape, stats, gpu)
 
@@ -266,39 +268,35 @@ class Family:
                 _warn(f"{self.name}: {known.where}: ignored the winner of {won.row}: {type(error).__name__}: {error}")
         return None
 
-    def _first(
-        self,
-        shape: AttentionShape,
-        stats: BatchStats,
-        gpu: Gpu,
-        kernels: tuple[str, ...],
-        needs: frozenset[str] = frozenset(),
-        sees: int = EVERY_KEY,
-    ) -> Choice | None:
-        """Return the best-ranked candidate of these kernels; None without a ranking, or if no candidate fits.
+    def _first(self, question: Question, stats: BatchStats) -> Choice | None:
+        """Return the best-ranked candidate; None without a ranking, or if no candidate fits.
 
         Batches with equal `learned.coarse` stats share one cached ranking.
         """
-        known = self.learned(gpu)
+        known = self.learned(question.gpu)
         if known is None:
             return None
-        key = (shape, coarse(stats), gpu.name, kernels, needs, sees)
+        key = (question, coarse(stats))
         if key not in self._firsts:
             if len(self._firsts) >= MOST_CHOICES:
                 self._firsts.clear()
-            own = self.own(shape, gpu, needs, sees, kernels)
-            (self._firsts[key],) = known.best(shape, [stats], gpu, kernels, own)
+            (self._firsts[key],) = known.best(question, [stats])
         first = self._firsts[key]
-        return first and self._of_logs(first, known, shape, stats, gpu, sees)
+        return first and self._of_logs(first, known, question, stats)
 
-    def own(
+    def question(
         self,
         shape: AttentionShape,
         gpu: Gpu,
-        needs: frozenset[str],
-        sees: int,
-        kernels: Collection[str],
-    ) -> Own | None:
+        needs: frozenset[str] = frozenset(),
+        sees: int = EVERY_KEY,
+        kernels: tuple[str, ...] = (),
+    ) -> Question:
+        """What the ranking is asked for batches of a shape. kernels: which may serve them; all that can where empty."""
+        asked = Question(shape, gpu, kernels or self.serving_kernels(needs, gpu), sees)
+        return dataclasses.replace(asked, own=self.own(asked))
+
+    def own(self, question: Question) -> Own | None:
         """The kernel whose config is computed from the batch (common/choice/learned.py); None where none serves."""
         return None
 
@@ -313,27 +311,24 @@ class Family:
     ) -> list[Choice]:
         """Return up to `count` choices that are worth timing: that of `choose`, then the best of the ranking."""
         found = [self.choose(shape, stats, gpu, needs, sees=sees)]
-        told, known = seen(decided_by(stats), sees), self.learned(gpu)
-        kernels = self.serving_kernels(needs, gpu)
-        own = self.own(shape, gpu, needs, sees, kernels)
-        for one in known.first(shape, told, gpu, count, kernels, own) if known else ():
-            choice = self._of_logs(one, known, shape, told, gpu, sees)
+        told, known = decided_by(stats, sees), self.learned(gpu)
+        question = self.question(shape, gpu, needs, sees)
+        for one in known.first(question, told, count) if known else ():
+            choice = self._of_logs(one, known, question, told)
             found.append(dataclasses.replace(choice, config=few_segments(choice.config, shape, told)))
         return distinct(found)[:count]
 
-    def _of_logs(
-        self, candidate: Candidate, known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int
-    ) -> Choice:
+    def _of_logs(self, candidate: Candidate, known: Learned, question: Question, stats: BatchStats) -> Choice:
         """Fill in the fields of a candidate's config that depend on the GPU and the batch.
 
         Overlapped launches and tensor descriptors need TMA. A copy gets programs in proportion to the GPU's units. New
         K and V are read directly only where no sequence has a context.
         """
-        config = built(self.kernel(candidate.kernel).DEFAULT, candidate.config, older=True)
+        gpu, config = question.gpu, built(self.kernel(candidate.kernel).DEFAULT, candidate.config, older=True)
         config = changed(config, lambda _: ("overlap", "descriptors"), lambda _: gpu.tma)
         config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
         config = changed(config, lambda _: ("new_kv",), lambda _: stats.max_seq_len <= few_keys(stats.max_query_len))
-        config = settled(config, shape, stats, gpu)
+        config = settled(config, question.shape, stats, gpu)
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
         return Choice(candidate.kernel, config, f"{LEARNED}/{known.gpu}.json", told)
 
@@ -374,7 +369,7 @@ class Family:
             self._files[gpu.name] = None
             try:
                 path = self.learned_path(gpu)
-                self._files[gpu.name] = path and read(path, self.name, gpu)
+                self._files[gpu.name] = path and read(path, self.name, gpu, self.bounded)
             except NotLearned as error:
                 _warn(f"{self.name}: ignored {LEARNED}/{gpu.name}.json: {error}")
         return self._files[gpu.name]
@@ -416,7 +411,7 @@ class Family:
 
     def is_measured(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int = EVERY_KEY) -> bool:
         """Whether a batch with these stats has a measured winner."""
-        return self.winners(gpu).find(self.of, shape, seen(decided_by(stats), sees)) is not None
+        return self.winners(gpu).find(self.of, shape, decided_by(stats, sees)) is not None
 
     def keep_times(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, timed: Sequence[Timed], row: str) -> None:
         """Keep the fastest candidate as the winner of this key.
@@ -479,9 +474,7 @@ class Family:
         known = gpu and self.learned(gpu)
         if known is None or "batch_invariant" in needs:
             return
-        kernels = self.serving_kernels(needs, gpu)
-        asked = {coarse(seen(decided_by(stats), sees)): None for stats in many}
-        keys = {(shape, stats, gpu.name, kernels, needs, sees): stats for stats in asked}
-        left = {key: stats for key, stats in keys.items() if key not in self._firsts}
-        own = self.own(shape, gpu, needs, sees, kernels)
-        self._firsts |= zip(left, known.best(shape, list(left.values()), gpu, kernels, own), strict=True)
+        question = self.question(shape, gpu, needs, sees)
+        asked = {(question, coarse(decided_by(stats, sees))): None for stats in many}
+        left = [key for key in asked if key not in self._firsts]
+        self._firsts |= zip(left, known.best(question, [stats for _, stats in left]), strict=True)

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from common.spec import AttentionShape
-from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv, power_of_two
+from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv, power_of_two
 
 TILE = 64  # keys of a decode's smallest tile on most GPUs
 # 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: powers of two, and 1.5 times those
@@ -36,8 +36,8 @@ def in_all(num_seqs: int, keys: int, of_eight: int) -> int:
     return max(num_seqs * keys * of_eight // EIGHTHS, 1)
 
 
-def decided_by(stats: BatchStats) -> BatchStats:
-    """Round the stats to what a choice depends on.
+def decided_by(stats: BatchStats, sees: int = EVERY_KEY) -> BatchStats:
+    """Round the stats to what a choice depends on. sees: `Features.sees`: keys that no query sees do not count.
 
     Counts stay exact. The longest sequence is rounded up to KEYS, the keys of all to eighths of num_seqs * longest, and
     are at least the query tokens. An empty batch counts as one sequence of one token.
@@ -46,7 +46,7 @@ def decided_by(stats: BatchStats) -> BatchStats:
     keys = few_keys(max(stats.max_seq_len, longest))
     total = in_all(seqs, keys, eighths(seqs, keys, max(stats.total_seq_len, stats.num_tokens)))
     decodes = seqs if longest == 1 else min(stats.num_decodes, seqs)
-    return BatchStats(seqs, max(stats.num_tokens, 1), decodes, longest, keys, total)
+    return seen(BatchStats(seqs, max(stats.num_tokens, 1), decodes, longest, keys, total), sees)
 
 
 def rounded(n: int) -> int:
@@ -130,9 +130,7 @@ def hinted_eighths(
 
     It is part of a call's signature; rounded, so that the next step, with a few more keys, has the same signature.
     """
-    if total_seq_len is None:
-        return None
-    if max_seq_len is None:
+    if total_seq_len is None or max_seq_len is None:
         return None
     longest = max_seq_len if max_query_len is None or max_query_len < max_seq_len else max_query_len
     return eighths(num_seqs, KEYS[bisect_left(KEYS, longest, 0, len(KEYS) - 1)], total_seq_len)

@@ -15,7 +15,7 @@ from common.choice.learned import Candidate
 from common.gpus import Gpu
 from common.serving import winners
 from common.serving.choice import Family
-from common.serving.grid import decided_by, reachable_stats, seen
+from common.serving.grid import decided_by, reachable_stats
 from common.serving.whole import put_sealed, read_sealed
 from common.spec import AttentionShape, Features
 from common.spec.kernel import asked_of_shape
@@ -41,19 +41,18 @@ def lean(
     known = family.learned(gpu) if slack and gpu is not None and "batch_invariant" not in needs else None
     if known is None:
         return family
-    kernels = family.serving_kernels(needs, gpu)
-    key = (family.name, known.digest, shape, gpu, limits, kernels, tuple(sorted(needs)), sees, slack)
+    question = family.question(shape, gpu, needs, sees)
+    key = (family.name, known.digest, question, limits, slack)
     if key not in _families:
         path, many = _path((*key, _sources(family.folder))), list(reachable_stats(*limits))
-        rows, kept = _read(path) or (None, {})
-        if rows is None:
-            own = family.own(shape, gpu, needs, sees, kernels)
-            rows = known.few(shape, [seen(decided_by(one), sees) for one in many], gpu, kernels, own, slack)
-        firsts = {(shape, stats, gpu.name, kernels, needs, sees): first for stats, first in kept.items()}
-        made = _families[key] = family.ranked_by(gpu, known.only(rows), firsts)
-        made.rank(shape, many, gpu, needs, sees)  # into `firsts`
+        kept = _read(path)
+        found = kept or known.few(question, [decided_by(one, sees) for one in many], slack)
         if not kept:
-            _keep(path, rows, {stats: first for (_, stats, *_), first in firsts.items()})
+            _keep(path, *found)
+        rows, firsts = found
+        ranked = {(question, stats): first for stats, first in firsts.items()}
+        _families[key] = family.ranked_by(gpu, known.only(rows), ranked)
+        _families[key].rank(shape, many, gpu, needs, sees)  # all are; a family of two lets the other know
     return _families[key]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu, gpu_of
-from common.serving.grid import decided_by, seen
+from common.serving.grid import decided_by
 from common.serving.points import Point
 from common.serving.prepared import Prepared
 from common.serving.winners import Timed
@@ -56,7 +56,7 @@ def measure(
             timed = times(plan, stats, batch, count, gpu, out_dtype)
             row = f"{stats.num_seqs} sequences of {stats.max_seq_len} keys, {stats.num_decodes} decodes, "
             row += f"{stats.num_tokens} tokens"
-            plan.family.keep_times(plan.shape, seen(decided_by(stats), sees), gpu, timed, row)
+            plan.family.keep_times(plan.shape, decided_by(stats, sees), gpu, timed, row)
             done += 1
         if progress:
             progress(number + 1, len(cells), stats, timed)
@@ -125,12 +125,7 @@ def _pages_that_fit(shape: AttentionShape, wanted: int, device: torch.device) ->
 
 
 def times(
-    plan: Any,
-    stats: BatchStats,
-    batch: PagedBatch,
-    count: int,
-    gpu: Gpu,
-    out_dtype: torch.dtype | None = None,
+    plan: Any, stats: BatchStats, batch: PagedBatch, count: int, gpu: Gpu, out_dtype: torch.dtype | None = None
 ) -> list[Timed]:
     """Time each candidate whose scratch fits into the plan's workspace.
 

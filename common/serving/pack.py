@@ -23,6 +23,7 @@ import torch
 from common.gpus import gpu_of
 from common.serving.whole import put
 from common.spec import SpecError
+from common.spec.refusals import expect_file
 from common.versions import here
 
 FIRST, FORMAT = "diptych.json", 1
@@ -76,8 +77,7 @@ def _portable(path: Path) -> bytes:
 
 def read(file: Path) -> tuple[dict[str, str], dict[str, bytes]]:
     """(what the code was made with, content of each file by name), all hashes checked. Raises SpecError."""
-    if file.exists() and not file.is_file():  # a device may have no end
-        raise SpecError(str(file), "no regular file", f"a file of `diptych pack`; {MAKE}")
+    expect_file(file, "file", f"one of `diptych pack`; {MAKE}")
     try:
         with tarfile.open(file, "r:xz") as archive:
             members = {one.name: archive.extractfile(one).read() for one in archive if one.isreg()}

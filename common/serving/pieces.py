@@ -50,9 +50,9 @@ def distinct(choices: Sequence[Any]) -> list[Any]:
 
 
 def reads_new_kv(piece: tuple) -> bool:
-    """Whether the code of a piece may read a step's new K and V beside the pages."""
-    kernel, _, config = piece[:3]
-    return kernel.endswith("split") or getattr(config[0] if isinstance(config, tuple) else config, "new_kv", False)
+    """Whether the code of a piece may read a step's new K and V beside the pages: its config has `new_kv`."""
+    config = piece[2]
+    return getattr(config[0] if isinstance(config, tuple) else config, "new_kv", False)
 
 
 def _kind(number: int) -> int:

@@ -266,11 +266,7 @@ class Tape:
 
     @classmethod
     def of(
-        cls,
-        launches: Sequence[Launch | Wait],
-        slots: Sequence[torch.Tensor | None],
-        stream: int,
-        regions: int = 1,
+        cls, launches: Sequence[Launch | Wait], slots: Sequence[torch.Tensor | None], stream: int, regions: int = 1
     ) -> "Tape | None":
         """A tape, or None where a launch cannot be repeated from pointers alone.
 

@@ -75,10 +75,11 @@ class Kernel(Protocol):
     """A paged-attention kernel.
 
     `Config` is a frozen dataclass of ints, strings and bools; RUN_TIME, where its class has it, names the integers that
-    compiled code takes as arguments, so that their values share it (`common.serving.choice.pieces`). `space` yields
-    every config worth trying on `gpu` (a common.gpus.Gpu), already filtered by what fits. `workspace` is the only place
-    that allocates; it may return None. `launch` writes out[:query_start_loc[-1]] (and lse likewise) and nothing else:
-    no allocation, no sync, no environment.
+    compiled code takes as arguments, so that their values share it (`common.serving.choice.pieces`), and new_kv says
+    whether its launch may read a step's new K and V. `space` yields every config worth trying on `gpu` (a
+    common.gpus.Gpu), already filtered by what fits. `workspace` is the only place that allocates; it may return None.
+    `launch` writes out[:query_start_loc[-1]] (and lse likewise) and nothing else: no allocation, no sync, no
+    environment.
     Members of SUPPORTS, beside full_graph (the grid and the config follow from shapes and hints that hold for a whole
     capture): MEMBERS. What `Features` ask for: causal, non_causal, sliding_window, softcap, sinks, alibi, alibi_sqrt,
     chunked_local, prefix_lm (spans), causal_per_sequence, cross, tree_bias, fp8_out, batch_invariant. What a batch's

@@ -3,6 +3,7 @@
 They run for every tensor of every launch, so they format messages only when needed.
 """
 
+import os
 from collections.abc import Mapping
 
 import torch
@@ -39,6 +40,11 @@ def expect_flag(value: object, name: str) -> bool:
     if value is not True and value is not False:
         raise SpecError(name, shown(value), "True or False")
     return value
+
+
+def expect_file(path: str | os.PathLike, name: str, allowed: str) -> None:
+    """Refuse what is there and no regular file: a device or a pipe may have no end. Raises SpecError."""
+    expect(os.path.isfile(path) or not os.path.exists(path), name, f"{path}, which is no regular file", allowed)
 
 
 def expect_number(value: object, name: str, allowed: Range, or_else: str = "") -> None:

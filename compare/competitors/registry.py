@@ -108,6 +108,16 @@ def is_own(kernel_id: str) -> bool:
     return base(kernel_id) in OWN or base(kernel_id) in _DERIVED
 
 
+def families(kernels: Iterable[str]) -> list[str]:
+    """The families of these ids, each once: `triton`, `helion`, `baseline`."""
+    return list(dict.fromkeys(kernel_id.split("/")[0] for kernel_id in kernels))
+
+
+def keeps_code(kernel_id: str) -> bool:
+    """Whether a process with the GPU leaves generated code of this kernel on the disk for others."""
+    return is_own(kernel_id) and hasattr(importlib.import_module(package(kernel_id.split("/")[0])), "KEEPS_CODE")
+
+
 def select(patterns: str) -> tuple[str, ...]:
     """Kernel ids for comma-separated ids, globs of ids or outsiders, without repeats; `@variant` behind those of the
     DSL folders, `@planning` behind any. Raises UnknownKernel."""

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.spec.refusals import expect_file
 from compare import stats
 from compare.analysis import runs, verdict
 from compare.analysis.markup import table
@@ -44,9 +45,8 @@ WRONG = ("incorrect", "nondeterministic")
 
 def taken(report: Path, where: str, date: str) -> dict[str, Any]:
     """A line of verdicts from a report of diptych-check. Raises OSError, or ValueError for another file."""
+    expect_file(report, "--take", "a report of diptych-check --report")
     try:
-        if report.exists() and not report.is_file():  # a device has no end
-            raise ValueError("no regular file")
         found = plain.loads(report.read_text(encoding="utf-8"))
         asked = found["cases"]
         cases = [(c["case"], "declared" if c["declared"] else c["status"], c["reason"][:REASON]) for c in asked]

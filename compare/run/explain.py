@@ -25,7 +25,7 @@ from common import gpus
 from common.choice.learned import COUNT
 from common.gpus import Gpu
 from common.serving.choice import Family
-from common.serving.grid import decided_by, seen
+from common.serving.grid import decided_by
 from common.spec import AttentionShape, SpecError
 from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from compare.competitors import registry
@@ -102,10 +102,9 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
 def candidates(family: Family, shape: AttentionShape, stats: BatchStats, gpu: Gpu, ask: Ask) -> Iterator[str]:
     """The best of what logs teach: predicted times, what limits them, and what a measurement of them may gain."""
     known, needs = family.learned(gpu), ask.members(shape)
-    kernels = [name for name in family.kernels if needs <= family.kernel(name).SUPPORTS]
-    own = family.own(shape, gpu, needs, ask.sees, kernels)
+    question = family.question(shape, gpu, needs, ask.sees)
     yield _line("candidates", "of what logs teach: predicted us, the term that limits, config")
-    for one in known.told(shape, stats, gpu, known.first(shape, stats, gpu, COUNT, kernels, own)):
+    for one in known.told(question, stats, known.first(question, stats)):
         words = registry.config_words(one.candidate.config)
         yield _line("", f"{one.us:8.1f}  {one.limits:7} {one.candidate.kernel}: {words}")
     if known.gpu == gpu.name and (lost := known.held_out.get("seed")):
@@ -117,7 +116,7 @@ def candidates(family: Family, shape: AttentionShape, stats: BatchStats, gpu: Gp
 def _stats(lens: Lens, shape: AttentionShape, ask: Ask) -> tuple[BatchStats, BatchStats]:
     """Of the batch, and as its choice is asked for."""
     told = BatchStats.of(lens)
-    return told, seen(decided_by(told), ask.sees)
+    return told, decided_by(told, ask.sees)
 
 
 def _heading(text: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from common.process import cores
-from compare.competitors.registry import base, is_own
+from compare.competitors.registry import base, is_own, keeps_code
 from compare.plan.job import Cell, Job
 from compare.plan.plan import Plan
 from compare.process.crew import Crew, Outcome
@@ -168,12 +168,10 @@ class Rows:
         show.say(f"compiled ahead in {took:.0f} s")
 
     def _shares(self, rows: Sequence[int]) -> list[list[Job]]:
-        """Helion's cells of these rows, dealt out to processes on cores that the run does not need.
-
-        Such a process has the GPU and leaves the code that Helion generates on the disk. Triton's binaries are there
-        from the compilers of static facts, which then take all rows at once too.
+        """The cells of these rows whose code a process with the GPU keeps, dealt out to processes on cores that the run
+        does not need. Binaries of others are there from the compilers of static facts, which take all rows at once too.
         """
-        cells = [cell for job in self._to_compile(0, rows) for cell in job.cells if cell.kernel.startswith("helion/")]
+        cells = [cell for job in self._to_compile(0, rows) for cell in job.cells if keeps_code(cell.kernel)]
         many = min(self._spare, len(cells))
         dealt = [{cell.id for cell in cells[number::many]} for number in range(many)]
         return [[job for job in (job.only(share) for job in self._left(0, rows)) if job.cells] for share in dealt]

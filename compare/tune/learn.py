@@ -28,7 +28,7 @@ import torch
 from common.choice import columns, cost
 from common.choice.learned import LABEL, WASTEFUL, apart
 from common.choice.model import LIMIT, Net, doubted
-from common.choice.portfolio import BOUND, BOUNDED, CUT, ONE_LAUNCH, SHORT, cut, per_slot
+from common.choice.portfolio import BOUND, CUT, ONE_LAUNCH, cut, per_slot
 from common.choice.table import table, width
 from common.gpus import Gpu, resolve
 from common.serving.winners import Winner
@@ -52,6 +52,8 @@ CONFIGS = 16  # of a portfolio, a kernel
 NEAR, SEEN = 1.03, 2  # of a row's best time, and rows: what a portfolio has
 SHARES, FEWER = 7, 1.1  # of the slots; numbers of segments less than this apart are as good
 FIRST, ALONE = (1, 3, 5), "first pick of each kernel by its name"
+COLUMNS = "| DSL | GPU | candidates | held out by | rows | decider | regret: mean % | p90 % | worst % |"
+HEADER = COLUMNS, "|---" * 9 + "|"
 FOLLOWS = ("copy_programs", "descriptors", "new_kv", "overlap")  # from batch and GPU, as Family._of_logs has it
 
 
@@ -317,8 +319,13 @@ def shares(data: Data) -> list[float]:
 def _part(dsl: str, kernel: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """What a portfolio has of a config: the part of long queries, or all of it, without what it computes."""
     part = dict(config if kernel in ONE_LAUNCH else config["prefill"])
-    computed = {CUT: 1} | ({BOUND: 0} if (dsl, kernel) == (BOUNDED, SHORT) else {})
-    return part | {name: value for name, value in computed.items() if name in part}
+    return part | {name: value for name, value in _computed(dsl, kernel).items() if name in part}
+
+
+@lru_cache(16)
+def _computed(dsl: str, kernel: str) -> dict[str, int]:
+    """What a ranking computes of a kernel's configs, as a portfolio has it."""
+    return {CUT: 1} | ({BOUND: 0} if kernel in registry.load(f"{dsl}/auto").FAMILY.bounded else {})
 
 
 def by_seed(point: Point) -> str:
@@ -367,7 +374,7 @@ def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: P
     gpus = {manifest["gpu"]: resolve(manifest["gpu"]) for manifest in manifests}
     latest = max(manifests, key=lambda manifest: manifest.get("started", ""))
     told = {"runs": len(folders), "latest": latest.get("started", "")[:10], "versions": latest.get("versions", {})}
-    pages: list[list[str]] = []
+    rows: list[str] = []
     found = [point for dsl in registry.DSLS for point in points(folders, dsl)]
     if all(point.us is None for point in found):
         print("nothing was timed")
@@ -377,7 +384,7 @@ def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: P
     with ProcessPoolExecutor(cores, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         (net,) = data.fit([np.arange(len(data.points))], pool)
         lost = {"seed": unseen(data, by_seed, pool), "shape": unseen(data, by_shape, pool)}
-    for dsl in (name for name in dict.fromkeys(kernel.split("/")[0] for kernel in kernels) if name in registry.DSLS):
+    for dsl in (name for name in registry.families(kernels) if name in registry.DSLS):
         for name, gpu in gpus.items():
             if not any(p.of(dsl, gpu) and p.us is not None for p in data.points):
                 print(f"{dsl} on {name}: nothing was timed")
@@ -386,12 +393,13 @@ def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: P
             plain = content(data, net, lost, dsl, gpu, sources, told, _fresh(folders, dsl, gpu, sources))
             if install:
                 _put(registry.load(f"{dsl}/auto").FAMILY.learned_path(gpu), text(plain))
-            pages.append(page(plain))
-            print("\n".join([f"{dsl} on {name}:", *pages[-1]]))
-    if out and pages:
+            found = table_rows(plain)
+            rows += found
+            print("\n".join([f"{dsl} on {name}:", *HEADER, *found]))
+    if out and rows:
         heading = ["# What logs teach", "", f"Made by `python -m compare tune --fit` of {len(folders)} runs.", ""]
-        _put(out / "learned.md", "\n".join([*heading, "## Held out", "", *pages[0], *_bodies(pages[1:])]) + "\n")
-    return OK if pages else NOTHING
+        _put(out / "learned.md", "\n".join([*heading, "## Held out", "", *HEADER, *rows]) + "\n")
+    return OK if rows else NOTHING
 
 
 def _fresh(folders: Sequence[Path], dsl: str, gpu: Gpu, sources: Mapping[str, str]) -> list[Winner]:
@@ -411,24 +419,17 @@ def _put(path: Path, content: str) -> None:
     put(path, content)
 
 
-def _bodies(pages: Sequence[Sequence[str]]) -> list[str]:
-    return [line for page in pages for line in page[2:]]
-
-
 def text(plain: Mapping[str, Any]) -> str:
     """JSON with a member a line."""
     return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in plain.items()) + "\n}\n"
 
 
-def page(plain: Mapping[str, Any]) -> list[str]:
-    """Markdown: what is lost on rows held out."""
-    lines = [
-        "| DSL | GPU | candidates | held out by | rows | decider | regret: mean % | p90 % | worst % |",
-        "|---" * 9 + "|",
-    ]
+def table_rows(plain: Mapping[str, Any]) -> list[str]:
+    """Markdown under HEADER: what is lost on rows held out."""
     of = f"{plain['dsl']} | {plain['gpu']} | {plain['provenance']['candidates']:,}"
-    for by, found in plain["held_out"].items():
-        lines += [
-            f"| {of} | {by} | {found['rows']} | {name} | {told} |" for name, told in found.items() if name != "rows"
-        ]
-    return lines
+    return [
+        f"| {of} | {by} | {found['rows']} | {name} | {told} |"
+        for by, found in plain["held_out"].items()
+        for name, told in found.items()
+        if name != "rows"
+    ]

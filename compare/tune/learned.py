@@ -11,7 +11,7 @@ from common.choice import columns
 from common.choice.learned import Learned
 from common.choice.table import table
 from common.gpus import Gpu
-from common.serving.grid import decided_by, seen
+from common.serving.grid import decided_by
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from compare.competitors import registry
@@ -25,7 +25,7 @@ def of(dsl: str, gpu: Gpu) -> Learned | None:
 
 def asked(row: Workload) -> tuple[AttentionShape, BatchStats]:
     """What a choice knows of a row."""
-    return row.shape, seen(decided_by(row.stats), row.ask.sees)
+    return row.shape, decided_by(row.stats, row.ask.sees)
 
 
 def ranked(kernel_id: str, configs: Sequence[Sequence[Any]], rows: Sequence[Workload], gpu: Gpu) -> list[int]:

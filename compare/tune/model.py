@@ -53,14 +53,13 @@ def measure(arguments: argparse.Namespace, kernels: Sequence[str], device: str =
     """Measure each DSL of `kernels`; the exit code. Raises GrammarError for a shape that cannot be read."""
     shape = parse_shape(arguments.model, arguments.block_size, arguments.dtype)
     console, done = Console(), 0
-    for dsl in dict.fromkeys(kernel.split("/")[0] for kernel in kernels):
-        if dsl in CALLS:
-            try:
-                call = registry.load(CALLS[dsl])
-            except registry.Unavailable as reason:
-                console.print(f"{dsl} is left out: {reason}")
-                continue
-            done += _measured(dsl, call, shape, device, arguments.minutes, console)
+    for dsl in filter(CALLS.get, registry.families(kernels)):
+        try:
+            call = registry.load(CALLS[dsl])
+        except registry.Unavailable as reason:
+            console.print(f"{dsl} is left out: {reason}")
+            continue
+        done += _measured(dsl, call, shape, device, arguments.minutes, console)
     return OK if done else NOTHING
 
 

@@ -7,6 +7,7 @@ features only those are taken whose features a choice knows: a cache of 8 bits, 
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,12 @@ from typing import Any
 from common.choice import columns
 from common.choice.portfolio import SHORT
 from common.gpus import Gpu, resolve
-from common.serving.grid import decided_by, seen
+from common.serving.grid import decided_by
 from common.spec import AttentionShape
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 from compare.record import manifest, packed, plain
 from compare.record.records import WorkloadInfo
-from compare.record.store import read_records
+from compare.record.store import load
 from compare.tune import learned, records
 
 CELLS, EIGHT_BITS = "cells.jsonl", "float8_e4m3fn"
@@ -95,7 +96,10 @@ def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
     took turns on its rows: of few candidates the other's say best what one loses. Its rows are one fold with those of
     all such runs: suites recur."""
     gpu, times = resolve(manifest_of(folder)["gpu"]), defaultdict(list)
-    for record in read_records(folder / CELLS):
+    loaded = load(folder / CELLS)
+    if loaded.note:
+        print(f"{folder}: {loaded.note}", file=sys.stderr)
+    for record in loaded.records:
         named = _named({"kernel": record.kernel, "config": record.config}, dsl)
         timed = record.timing and record.timing.timer == TIMER
         if named and timed and _is_told(record.workload) and record.gpu == gpu.name:
@@ -118,7 +122,7 @@ def _asked(info: WorkloadInfo) -> tuple[AttentionShape, BatchStats]:
         of_shape["kv_dtype"] = EIGHT_BITS
     sizes = info.num_seqs, info.num_tokens, info.num_decodes, info.max_query_len, info.max_seq_len, info.total_seq_len
     sees = next((int(one.removeprefix(WINDOW)) for one in info.features if one.startswith(WINDOW)), EVERY_KEY)
-    return AttentionShape.from_dict(of_shape), seen(decided_by(BatchStats(*sizes)), sees)
+    return AttentionShape.from_dict(of_shape), decided_by(BatchStats(*sizes), sees)
 
 
 def _launched(kernel: str, config: Mapping[str, Any], stats: BatchStats) -> tuple[str, Mapping[str, Any]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.choice.learned import Question
 from common.choice.legal import MOST_SEGMENTS
 from common.gpus import Gpu
 from common.serving.choice import Choice
@@ -174,18 +175,19 @@ def start(policy: Policy, kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) 
     """The config that a policy departs from on a row. Raises ValueError for `model N` where nothing was learned, or
     fewer than N fit."""
     if policy.base.startswith(MODEL):
-        return modelled(kernel_id, kernel, row, gpu, int(policy.base.removeprefix(MODEL)))
+        return modelled(kernel_id, row, gpu, int(policy.base.removeprefix(MODEL)))
     asked = (kernel_id, kernel, row.shape, row.stats, gpu, policy.heuristics, row.ask.members(row.shape), row.ask.sees)
     return registry.default_config(*asked)[0]
 
 
-def modelled(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu, number: int) -> Any:
+def modelled(kernel_id: str, row: Workload, gpu: Gpu, number: int) -> Any:
     """The number-th best for a row (from 1) of the learned choice, as the kernel's Config or `auto`'s Choice."""
     dsl, _, name = kernel_id.partition("/")
     known = learned.of(dsl, gpu)
     if known is None:
         raise ValueError(f"{MODEL}{number}: nothing was learned for {dsl} on {gpu.name}")
-    found = known.first(*learned.asked(row), gpu, number, None if name == "auto" else {name})
+    shape, stats = learned.asked(row)
+    found = known.first(Question(shape, gpu, None if name == "auto" else (name,)), stats, number)
     if len(found) < number:
         raise ValueError(f"{MODEL}{number}: only {len(found)} candidates fit {row.label}")
     one = found[-1]

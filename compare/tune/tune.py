@@ -48,6 +48,11 @@ KINDS = ("prefill", "decode", "mixed", "speculative")
 # A light row: 0.4 ms of an H200 at least, so 1.8 GB of K and V and about 1 ms of a good kernel; its output's float64
 # check takes milliseconds. Below the trifle a launch takes longer than what it reads.
 LIGHT_MS, LIGHT_TOKENS, TRIFLE_MS = 0.4, 8192, 0.002
+USED = {  # options that these ways to ask read; a search reads all others
+    "rank": ("--kernels", "--gpu", "--candidates", "--seed"),
+    "fit": ("--kernels", "--out", "--no-install"),
+    "model": ("--kernels", "--gpu", "--minutes", "--block-size", "--dtype"),
+}
 _USAGE_ERRORS = (UnknownGpu, registry.UnknownKernel, GrammarError, SpecError, StrangerPackage, run_folder.CannotWrite)
 
 
@@ -138,10 +143,6 @@ def plan(kernels: Sequence[str], rows: Sequence[Workload], arguments: argparse.N
     return found
 
 
-def arms(kernels: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(kernel_id.split("/")[0] for kernel_id in kernels))
-
-
 class Tuning:
     """A tuning run in a folder: its manifest, log and tables."""
 
@@ -186,7 +187,7 @@ class Tuning:
         if self.arguments.arm == helion.ARM:
             self._run(helion.Autotuning, helion.ARM, self.plan)
             return
-        for name in arms(list(self.plan)):
+        for name in registry.families(self.plan):
             mine = {kernel: policies for kernel, policies in self.plan.items() if kernel.split("/")[0] == name}
             self._run(Arm, name, mine)
 
@@ -217,6 +218,10 @@ def machine(arguments: argparse.Namespace) -> Machine | None:
 def main(arguments: argparse.Namespace) -> int:
     """Run the verb and return the exit code."""
     ensure_own_packages()
+    if way := next((name for name in USED if getattr(arguments, name)), ""):
+        for word in (word.partition("=")[0] for word in arguments.words if word.startswith("--")):
+            if word not in (f"--{way}", *USED[way]):
+                raise GrammarError(f"{word}: found beside --{way}, allowed {', '.join(USED[way])}")
     if arguments.rank:
         return rank.main(arguments)
     if arguments.fit:

@@ -45,12 +45,7 @@ class Fitted:
     """
 
     def __init__(
-        self,
-        arm: str,
-        lines: Sequence[dict[str, Any]],
-        rows: Sequence[Workload],
-        sources: Mapping[str, str],
-        gpu: Gpu,
+        self, arm: str, lines: Sequence[dict[str, Any]], rows: Sequence[Workload], sources: Mapping[str, str], gpu: Gpu
     ) -> None:
         self.arm, self.gpu, self.sources = arm, gpu, sources
         self.family = registry.load(f"{arm}/auto").FAMILY

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.spec import AttentionShape
+from common.spec.refusals import expect_file
 from compare.workloads.workload import Ask, GrammarError, Workload
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -54,9 +55,9 @@ def _shown(values: Iterable[object]) -> str:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, row) of the file. Raises GrammarError for a file or header that cannot be read."""
-    if path.exists() and not path.is_file():  # a device or a pipe may have no end
-        raise GrammarError(f"trace: found {path}, which is no regular file, allowed a file of CSV")
+    """(line number, row) of the file. Raises GrammarError for a file or header that cannot be read, SpecError
+    for a device."""
+    expect_file(path, "trace", "a file of CSV")
     try:
         file = open(path, newline="", encoding="utf-8-sig", errors="replace")  # noqa: SIM115 - closed by the with below
     except OSError as error:

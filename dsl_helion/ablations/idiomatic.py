@@ -127,7 +127,7 @@ def _idiomatic_kernel(
                 lse[tile_q, tile_h] = ((m + torch.log2(l)) * LN2).reshape(tokens, heads)
 
 
-_idiomatic = kernel(_idiomatic_kernel)
+_idiomatic = kernel(_idiomatic_kernel, "num_seqs", "q_blocks", "block_q")
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:

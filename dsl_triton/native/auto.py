@@ -5,13 +5,13 @@ in the environment, the choice is that of dsl_triton/auto.py, which comparisons 
 """
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from common.choice.learned import Candidate, Learned, Own
+from common.choice.learned import Candidate, Learned, Own, Question
 from common.serving.call import PagedAttention
 from common.serving.choice import MOST_CHOICES, RANKED, UNTUNED, Choice, Family
 from common.serving.facade import FlashAttention
@@ -106,15 +106,14 @@ class NativeFamily(Family):
         if not self.allows(shape, gpu, needs):
             return self.others.rank(shape, many, gpu, needs, sees)
         super().rank(shape, many, gpu, needs, sees)
-        kernels = self.others.serving_kernels(needs, gpu)
-        for (*batch, _, asked, seen), first in self._firsts.items():
-            if asked == needs and first is not None and first.kernel != KERNEL:
-                self.others._firsts.setdefault((*batch, kernels, asked, seen), first)
+        mine, theirs = (of.question(shape, gpu, needs, sees) for of in (self, self.others))
+        for (question, stats), first in self._firsts.items():
+            if question == mine and first is not None and first.kernel != KERNEL:
+                self.others._firsts.setdefault((theirs, stats), first)
 
-    def own(
-        self, shape: AttentionShape, gpu: Gpu, needs: frozenset[str], sees: int, kernels: Collection[str]
-    ) -> Own | None:
-        if KERNEL not in kernels or not self.allows(shape, gpu, needs):
+    def own(self, question: Question) -> Own | None:
+        shape, gpu, sees = question.shape, question.gpu, question.sees
+        if KERNEL not in question.kernels or not self.allows(shape, gpu, frozenset()):
             return None
 
         def config(stats: BatchStats, beside: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -123,14 +122,12 @@ class NativeFamily(Family):
 
         return Own(KERNEL, config)
 
-    def _of_logs(
-        self, candidate: Candidate, known: Learned, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int
-    ) -> Choice:
+    def _of_logs(self, candidate: Candidate, known: Learned, question: Question, stats: BatchStats) -> Choice:
         """This kernel's config from the batch's own counts, which those it was ranked by round up."""
-        choice = super()._of_logs(candidate, known, shape, stats, gpu, sees)
+        choice = super()._of_logs(candidate, known, question, stats)
         if candidate.kernel != KERNEL:
             return choice
-        own = _native(shape, stats, gpu, sees, choice.config.decode)
+        own = _native(question.shape, stats, question.gpu, question.sees, choice.config.decode)
         return replace(choice, config=own.config)
 
     def keep_times(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, timed: Sequence[Timed], row: str) -> None:

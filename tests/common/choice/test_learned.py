@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from common.choice import columns, cost, learned, legal
-from common.choice.learned import Candidate, Learned, NotLearned
+from common.choice.learned import Candidate, Learned, NotLearned, Question
 from common.choice.portfolio import ONE_LAUNCH, down
 from common.choice.table import width
 from common.gpus import resolve
@@ -18,6 +18,7 @@ from common.spec.metadata import BatchStats
 ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted(ROOT.glob("dsl_*/heuristics/learned/*.json"))
 SHAPES = [AttentionShape(32, 8, 128, 16), AttentionShape(8, 1, 256, 16), AttentionShape(40, 8, 80, 24)]
+COMPUTED = {"num_segments": 1, "registers": 0}  # fields of a config that follow from a batch
 BATCHES = {
     "decodes": BatchStats(64, 64, 64, 1, 4096, 64 * 2048),
     "drafts": BatchStats(8, 40, 0, 5, 8192, 8 * 8192),
@@ -40,7 +41,7 @@ def test_candidates_are_whole_configs_that_fit_the_best_first(known, shape, batc
     from compare.competitors import registry
 
     dsl, gpu, choice = known
-    found = choice.first(shape, BATCHES[batch], gpu)
+    found = choice.first(Question(shape, gpu), BATCHES[batch])
     assert 1 <= len(found) <= 5 and found[0].loss == min(one.loss for one in found)
     sizes = columns.batches([(shape, BATCHES[batch], gpu)])
     for one in found:
@@ -48,7 +49,7 @@ def test_candidates_are_whole_configs_that_fit_the_best_first(known, shape, batc
         made = columns.configs([(one.kernel, one.config)], "triton")
         used = "long_" if "prefill" in one.config or "decode" not in one.config else "short_"
         assert legal.fits(sizes, made, used)[0], one
-    assert choice.first(shape, BATCHES[batch], gpu) == found
+    assert choice.first(Question(shape, gpu), BATCHES[batch]) == found
 
 
 def test_near_twins_of_a_candidate_stand_behind_what_promises_little_less():
@@ -58,9 +59,10 @@ def test_near_twins_of_a_candidate_stand_behind_what_promises_little_less():
 
 def test_candidates_are_told_with_times_in_their_order(known):
     _, gpu, choice = known
-    found = choice.first(SHAPES[0], BATCHES["decodes"], gpu)
-    told = choice.told(SHAPES[0], BATCHES["decodes"], gpu, found)
-    assert [one.candidate for one in told] == found and choice.told(SHAPES[0], BATCHES["decodes"], gpu, []) == []
+    question, stats = Question(SHAPES[0], gpu), BATCHES["decodes"]
+    found = choice.first(question, stats)
+    told = choice.told(question, stats, found)
+    assert [one.candidate for one in told] == found and choice.told(question, stats, []) == []
     order = sorted(range(len(told)), key=lambda i: told[i].us)
     assert order == sorted(range(len(told)), key=lambda i: found[i].loss)
     assert all(one.us > 0 and one.limits in cost.TERMS for one in told)
@@ -69,8 +71,8 @@ def test_candidates_are_told_with_times_in_their_order(known):
 def test_many_batches_get_what_each_gets_alone(known):
     _, gpu, choice = known
     for shape in SHAPES:
-        alone = [choice.first(shape, stats, gpu, 1)[0] for stats in BATCHES.values()]
-        many = choice.best(shape, list(BATCHES.values()), gpu)
+        alone = [choice.first(Question(shape, gpu), stats, 1)[0] for stats in BATCHES.values()]
+        many = choice.best(Question(shape, gpu), list(BATCHES.values()))
         assert [(one.kernel, one.config) for one in many] == [(one.kernel, one.config) for one in alone]
 
 
@@ -78,15 +80,27 @@ def test_few_configs_keep_every_batch_near_its_best(known):
     """Of the batches without a launch apart for decodes, whose config other rows would change."""
     _, gpu, choice = known
     many = [stats for stats in BATCHES.values() if stats.max_query_len <= 8]
-    few = choice.only(choice.few(SHAPES[0], many, gpu, slack=0.08))
+    question = Question(SHAPES[0], gpu)
+    rows, firsts = choice.few(question, many, 0.08)
 
     def told(of, stats):
-        return {json.dumps(one.config): one.loss for one in of.first(SHAPES[0], stats, gpu, 500)}
+        return {json.dumps(one.config): one.loss for one in of.first(question, stats, 500)}
 
     for stats in many:
-        every, left = told(choice, stats), told(few, stats)
+        every, left = told(choice, stats), told(choice.only(rows), stats)
         assert len(left) < len(every)
         assert min(every[config] for config in left) <= min(every.values()) + np.log1p(0.08)
+        first = firsts[learned.coarse(stats)]
+        assert first.loss == min(every[config] for config in left) == every[json.dumps(first.config)]
+
+
+def test_a_prompt_beside_decodes_gets_the_launch_for_them_that_is_left(known):
+    _, gpu, choice = known
+    many = list(BATCHES.values())
+    rows, firsts = choice.few(Question(SHAPES[0], gpu, ("adjustable_tile",)), many, 0.08)
+    left = {json.dumps(choice.portfolio.rows[row][1] | COMPUTED, sort_keys=True) for row in rows}
+    beside = firsts[learned.coarse(BATCHES["mixed"])].config["decode"]
+    assert json.dumps(beside | COMPUTED, sort_keys=True) in left
 
 
 def test_what_is_missed_least_leaves_while_no_batch_loses_more_than_the_slack():
@@ -98,13 +112,13 @@ def test_what_is_missed_least_leaves_while_no_batch_loses_more_than_the_slack():
 
 def test_short_queries_alone_have_one_launch(known):
     _, gpu, choice = known
-    found = choice.first(SHAPES[0], BATCHES["decodes"], gpu, 50)
+    found = choice.first(Question(SHAPES[0], gpu), BATCHES["decodes"], 50)
     assert {one.kernel for one in found} <= set(ONE_LAUNCH)
 
 
 def test_one_kernels_candidates_alone(known):
     _, gpu, choice = known
-    found = choice.first(SHAPES[0], BATCHES["mixed"], gpu, 3, {"adjustable_tile"})
+    found = choice.first(Question(SHAPES[0], gpu, ("adjustable_tile",)), BATCHES["mixed"], 3)
     assert found and {one.kernel for one in found} == {"adjustable_tile"}
     assert {"prefill", "decode"} == set(found[0].config)
 
@@ -114,7 +128,7 @@ def test_segments_are_of_the_numbers_that_a_choice_may_have(known):
 
     _, gpu, choice = known
     for batch in BATCHES.values():
-        for one in choice.first(SHAPES[0], batch, gpu, 200, {"parallel_softmax"}):
+        for one in choice.first(Question(SHAPES[0], gpu, ("parallel_softmax",)), batch, 200):
             assert one.config["num_segments"] in KEYS and one.config["num_segments"] <= legal.MOST_SEGMENTS
 
 
@@ -138,7 +152,7 @@ PLAIN = {
 
 def test_the_smallest_file_answers():
     choice = Learned(PLAIN, "triton", resolve("h200"))
-    (found,) = choice.first(SHAPES[0], BATCHES["one key"], resolve("h200"))
+    (found,) = choice.first(Question(SHAPES[0], resolve("h200")), BATCHES["one key"])
     assert found == Candidate("parallel_softmax", {"block_m": 16, "num_segments": 1}, 0.5)
 
 

@@ -191,7 +191,7 @@ MISUSED = {
     "--supports=alibbi": "--supports: found 'alibbi'",
     "--report=nowhere/report.json": "a file that can be written",
     "--limits=nowhere.json": "--limits: found nowhere.json: No such file",
-    "--limits=.": "--limits: found .: no regular file",
+    "--limits=.": "--limits: found ., which is no regular file",
     "--case=axes-99999": "--case: found 'axes-99999'",  # at once: to count the cases of `full` takes a while
     "--limits=/dev/zero": "--limits: found",
     "--case=batch-1 --level=smoke": "--level: found 'smoke' beside --case",

@@ -29,7 +29,7 @@ def started(tmp_path, monkeypatch):
 def test_a_second_process_ranks_nothing(started, monkeypatch):
     first = started()
 
-    def ranks(self, shape, many, *others):
+    def ranks(self, question, many):
         assert not many
         return []
 

@@ -50,6 +50,11 @@ def test_a_variant_of_configs_is_a_known_one_and_of_an_own_kernel(name):
         select(name)
 
 
+def test_generated_code_is_kept_of_helion_alone():
+    kept = [name for name in (*registry.KERNELS, "helion/q_block@paper", "os.path:join") if registry.keeps_code(name)]
+    assert kept == [*(name for name in registry.OWN if name.startswith("helion/")), "helion/q_block@paper"]
+
+
 def _chosen(kernel_id, row, heuristics="tree"):
     return registry.default_config(
         kernel_id, load(kernel_id), row.shape, row.stats, resolve("h200"), heuristics=heuristics

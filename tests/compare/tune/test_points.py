@@ -56,6 +56,15 @@ def test_an_older_config_of_the_gluon_kernel_teaches_nothing(tmp_path):
     assert points([folder], "triton") == []
 
 
+def test_a_torn_last_line_is_left_out_with_a_word(tmp_path, capsys):
+    folder = run(tmp_path / "a", cell(PROMPT, "triton/unpaged", 90.0, config=unpaged.DEFAULT))
+    whole = points([folder], "triton")
+    with (folder / "cells.jsonl").open("a") as file:
+        file.write('{"kernel": "tri')
+    assert points([folder], "triton") == whole != []
+    assert "line 2: no newline behind it" in capsys.readouterr().err
+
+
 def test_times_of_processes_are_one_point_and_rows_with_other_features_none(tmp_path):
     cells = [cell(DECODES, "triton/parallel_softmax", us, config=parallel_softmax.DEFAULT) for us in (9.0, 10.0, 30.0)]
     cells = [one.replace(process=number) for number, one in enumerate(cells)]

@@ -102,9 +102,9 @@ def test_short_queries_under_a_window_have_segments_of_its_keys():
 def test_its_config_follows_from_the_counts_of_the_batch_itself():
     """Ranked as a batch that counts alike, configured by its own counts: 17 decodes, not 20."""
     stats = BatchStats.of([(1, 30000)] * 17)
-    own = auto.FAMILY.own(LLAMA, H200, frozenset(), EVERY_KEY, auto.FAMILY.kernels)
-    ranked = Candidate(auto.KERNEL, own.config(coarse(stats), None), 0.0)
-    chosen = auto.FAMILY._of_logs(ranked, auto.FAMILY.learned(H200), LLAMA, stats, H200, EVERY_KEY)
+    question = auto.FAMILY.question(LLAMA, H200)
+    ranked = Candidate(auto.KERNEL, question.own.config(coarse(stats), None), 0.0)
+    chosen = auto.FAMILY._of_logs(ranked, auto.FAMILY.learned(H200), question, stats)
     exact = sm90_config.default(LLAMA, stats, H200, EVERY_KEY, parallel_softmax.DEFAULT)
     assert chosen.config.prefill == few_segments(exact, LLAMA, stats).prefill
 
