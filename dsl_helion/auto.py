@@ -1,4 +1,4 @@
-"""Pick a kernel of this folder and its config by a tree over host integers, and launch it (paper 5).
+"""Pick a kernel of this folder and its config, by a measured winner or what logs teach, and launch it (paper 5).
 
 `paged_attention` is the public call; `plan_paged_attention` the one for serving, which owns its scratch.
 """

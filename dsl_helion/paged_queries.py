@@ -1,4 +1,4 @@
-"""Long queries that unpaged.py leaves to their pages (ours): few in most batches, and none in almost all of them.
+"""Long queries that unpaged.py leaves to their pages (ours): almost no batch has any.
 
 Which these are is decided on the device: without a copy (`context`) those with a context, else those whose region does
 not fit into the scratch. Grid: a fixed number of programs, which stride over Q Blocks x segments x num_kv_heads where

@@ -1,9 +1,9 @@
 """The nouns of an attention kernel, in Helion; dsl_triton/primitives.py says the same in Triton.
 
-Every feature lives at five seams: `dequantise` (after a load), `logits`, masks.py (`visible` with `kv_tile_range`),
-`softmax_init` and `normalise`. Kernel files pass the bundle `f` and the row operands `r` (features.py) on and never
-name a feature; a feature that is off is None and its branch is not compiled. Scores, m and l are in base 2 (log2 e is
-folded into the scale): exp2 is one instruction.
+Every feature lives at a few seams (docs/features.md lists them): `dequantise` after a load, `logits`, `visible` with
+`kv_tile_range` in masks.py, `softmax_init`, `normalise` and others. Kernel files pass the bundle `f` and the row
+operands `r` (features.py) on and never name a feature; a feature that is off is None and its branch is not compiled.
+Scores, m and l are in base 2 (log2 e is folded into the scale): exp2 is one instruction.
 
 Helpers are inlined into the kernel. They address with `hl.load` and `hl.store`: `t[index]` and `x[:, None]` do not
 lower in a helper, nor does a loop. Page, slot and row indices are int64 before a stride multiplies them.

@@ -1,9 +1,9 @@
 """The nouns of an attention kernel, in Triton; dsl_helion/primitives.py says the same in Helion.
 
-Every feature lives at five seams: `dequantise` (after a load), `logits`, masks.py (`visible` with `kv_tile_range`),
-`softmax_init` and `normalise`. Kernel files pass the bundle `f` and the row operands `r` (features.py) on and never
-name a feature; a feature that is off is None and its branch is not compiled. Scores, m and l are in base 2 (log2 e is
-folded into the scale): exp2 is one instruction.
+Every feature lives at a few seams (docs/features.md lists them): `dequantise` after a load, `logits`, `visible` with
+`kv_tile_range` in masks.py, `softmax_init`, `normalise` and others. Kernel files pass the bundle `f` and the row
+operands `r` (features.py) on and never name a feature; a feature that is off is None and its branch is not compiled.
+Scores, m and l are in base 2 (log2 e is folded into the scale): exp2 is one instruction.
 
 Shapes: BLOCK_M rows of a Q Block (a row is one query token under one query head), TILE_SIZE keys, HEAD_PADDED lanes of
 Q and K, VALUE_PADDED of V and of the output.

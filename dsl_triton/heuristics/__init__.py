@@ -1,1 +1,1 @@
-"""Who chooses kernel and config: `learned/<gpu>.json` as logs teach, `generic` anywhere, `paper` on request."""
+"""Who chooses kernel and config: `learned/<gpu>.json` as logs teach, `paper` on request."""

@@ -18,16 +18,12 @@ MOST_HEADS = 16  # of a group: larger ones were not timed
 SHORT_PROMPT = 1024  # keys
 MOST_SPLITS = 64  # segments
 # What items and segments cost, in tiles: EACH item, MERGE, and one for SUMS lanes of Q Blocks, whose sums, 2 MB, are
-# written and read. 4 of 301 tokens over 2k keys of 32:8 heads (320 Q Blocks) are 69 us whole and 96 in two segments,
-# ten of 32 over 55k of 16:8 (80) 764 and 414 in eight. Fitted to three sets of rows, of which each was timed in two to
-# four numbers of segments: against the fastest of them the timed one that is nearest to what this takes is 0.03% slower
-# on 26 rows of prompts, 0.9% on 95 of decodes and drafts, and 2.3% on the 42 mixed ones that are in one launch, 0.5%
-# without one whose time holds a graph's launch (sweeps/native_segments.jsonl, native_half.jsonl; geometric means).
+# written and read. Fitted to sets of rows of which each was timed in several numbers of segments: what this takes is at
+# most 2.3% slower than the fastest of them in the mean of a set (sweeps/native_segments.jsonl, native_half.jsonl).
 EACH, MERGE, SUMS = 2, 6, 4096
 # Tiles that a segment of the longest sequence may have beyond half of a unit's, where each key is counted once. Where
-# decodes alone have an item for more than half of the units, a launch beside has the prompts wait for them, and the
-# segments are as many as it takes: 44 of up to 18 tokens over 42k keys of 80:16 heads of 96 (80 items of decodes) take
-# 442 us beside, and 371 in one launch; 49 over 67k of 8:8 (304) 2735, and 1778.
+# decodes alone have an item for more than half of the units, prompts would wait for a launch beside, so decodes stay in
+# this launch, in as many segments as it takes.
 BESIDE = 32
 
 
