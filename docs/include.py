@@ -51,7 +51,17 @@ def source(path: Path, name: str, first: str | None, last: str | None) -> str:
         if end is None:
             raise KeyError(f"{path}: {name} holds no lines from {first!r} to {last!r}")
         lines = lines[begin : end + 1]
-    return "```python\n" + textwrap.dedent("\n".join(lines)) + "\n```"
+    shown = textwrap.dedent("\n".join(lines))
+    return f"```{'python' if _parses(shown) else 'text'}\n{shown}\n```"
+
+
+def _parses(code: str) -> bool:
+    """Whether it is Python, and not the words of a docstring."""
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return False
+    return True
 
 
 def program(path: Path) -> str:
