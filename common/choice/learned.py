@@ -20,7 +20,7 @@ import numpy as np
 
 from common.choice import columns, cost
 from common.choice.legal import fitted_part
-from common.choice.model import Net, doubted
+from common.choice.model import Net, array, doubted
 from common.choice.portfolio import CUT, SHORT, Portfolio
 from common.choice.table import table, width
 from common.gpus import Gpu
@@ -118,17 +118,13 @@ class Learned:
         try:
             self.net = Net.of(plain["net"], width())
             self.portfolio = Portfolio(plain["portfolio"], plain["shares"], dsl, bounded)
+            self.constants = array(plain["constants"], "constants", (len(cost.TERMS),), float)
         except ValueError as error:
             raise NotLearned(str(error)) from error
         self._plain = plain
         self.provenance, self.held_out, self.winners = plain["provenance"], plain["held_out"], plain["winners"]
-        try:
-            found = np.array(plain["constants"], dtype=float)
-        except (TypeError, ValueError):
-            found = np.array(np.nan)
-        if found.shape != (len(cost.TERMS),) or not np.isfinite(found).all() or (found < 0).any():
+        if (self.constants < 0).any():
             raise NotLearned(f"constants: found {plain['constants']!r:.80}, allowed one of at least 0 for each term")
-        self.constants = found
 
     @cached_property
     def digest(self) -> str:
@@ -337,12 +333,8 @@ def read(path: Path, dsl: str, gpu: Gpu, bounded: Collection[str] = ()) -> Learn
     """The learned choice of a file; None where there is none. bounded: kernels whose code takes more registers than it
     needs, so that a choice bounds them. Raises NotLearned."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return Learned(json.loads(path.read_text(encoding="utf-8")), dsl, gpu, bounded)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotLearned(f"{path}: {error}") from error
-    try:
-        return Learned(json.loads(text), dsl, gpu, bounded)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise NotLearned(f"{path}: {error}") from error

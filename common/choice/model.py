@@ -59,7 +59,7 @@ class Net:
         """Raises ValueError for what is no net over so many columns."""
         if not isinstance(plain, Mapping) or plain.keys() != {"mean", "scale", "members"}:
             raise ValueError("net: found none, allowed mean, scale and members")
-        mean, scale = (_array(plain[name], name, (columns,)) for name in ("mean", "scale"))
+        mean, scale = (array(plain[name], f"net: {name}", (columns,)) for name in ("mean", "scale"))
         if (scale <= 0).any():
             raise ValueError("net: found a scale of 0 or less")
         if not isinstance(plain["members"], list) or not plain["members"]:
@@ -85,18 +85,19 @@ def _layers(plain: Any, columns: int) -> tuple[tuple[np.ndarray, np.ndarray], ..
         outputs = 1 if number == len(plain) - 1 else len(biases) if isinstance(biases, list) else 0
         if not outputs:
             raise ValueError("net: found a layer without outputs")
-        found.append((_array(weights, "weights", (inputs, outputs)), _array(biases, "biases", (outputs,))))
+        found.append((array(weights, "net: weights", (inputs, outputs)), array(biases, "net: biases", (outputs,))))
         inputs = outputs
     return tuple(found)
 
 
-def _array(values: Any, name: str, size: tuple[int, ...]) -> np.ndarray:
+def array(values: Any, name: str, size: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    """Numbers of a file. Raises ValueError for others than finite ones of this size."""
     try:
-        found = np.array(values, dtype=np.float32)
+        found = np.array(values, dtype=dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"net: found {name} that are no numbers") from error
+        raise ValueError(f"{name}: found no numbers") from error
     if found.shape != size or not np.isfinite(found).all():
-        raise ValueError(f"net: found {name} of {list(found.shape)}, allowed finite ones of {list(size)}")
+        raise ValueError(f"{name}: found {list(found.shape)}, allowed finite ones of {list(size)}")
     return found
 
 

@@ -32,15 +32,11 @@ def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch,
     found += [_log(b[name]) for name in ("head", "lanes", "cache_bytes", "hbm", "shared")] + [_log(rows)]
     found += [_log(b["decodes"] + 1), b["prompts"] > 0, b["all_keys"] / (b["seqs"] * b["keys"]), b["head"] < b["lanes"]]
     found += [c["dsl"]] + [c["kernel"] == number for number in range(len(KERNELS))]
-    of_long = slice(len(found), None)
-    found += [
-        *_part(b, c, "long_"),
-        _log(c["long_block_m"] / np.minimum(rows, NEUTRAL["block_m"])),
-        *_launched(b, long),
-    ]
-    of_short = slice(len(found), None)
-    found += [*_part(b, c, "short_"), *_launched(b, short)]
-    of_long, of_short = slice(of_long.start, of_short.start), slice(of_short.start, len(found))
+    of_long = [*_part(b, c, "long_"), _log(c["long_block_m"] / np.minimum(rows, NEUTRAL["block_m"]))]
+    of_long += _launched(b, long)
+    of_short = [*_part(b, c, "short_"), *_launched(b, short)]
+    at_long, at_short = len(found), len(found) + len(of_long)
+    found += of_long + of_short
     found += [_log(us) for us in moved_us(b, c)]
     found += [_log(parted(constants, terms(b, c, (long, short))).sum(axis=-1))]
     made = np.empty((len(found), *long.span.shape))
@@ -48,8 +44,8 @@ def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch,
         made[number] = one[0] if isinstance(one, tuple) else one
     logs = [number for number, one in enumerate(found) if isinstance(one, tuple)]
     made[logs] = np.log2(made[logs] + SMALL)
-    made[of_long] *= b["prompts"] > 0
-    made[of_short] *= b["shorts"] > 0
+    made[at_long:at_short] *= b["prompts"] > 0
+    made[at_short : at_short + len(of_short)] *= b["shorts"] > 0
     return np.ascontiguousarray(made.reshape(len(found), -1).T, dtype=np.float32)
 
 

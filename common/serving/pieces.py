@@ -36,17 +36,18 @@ def pieces(choice: Any) -> list[tuple[str, str, Any]]:
     """
     config = _compiled(choice.config)
     names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
-    parts = {name: getattr(config, name) for name in names}
-    if not any(map(dataclasses.is_dataclass, parts.values())):
-        return [(choice.kernel, "", config)]
-    rest = tuple((name, value) for name, value in parts.items() if not dataclasses.is_dataclass(value))
-    launched = {name: value for name, value in parts.items() if dataclasses.is_dataclass(value)}
-    return [(type(value).__module__, name, (value, rest)) for name, value in launched.items()]
+    fields = [(name, getattr(config, name)) for name in names]
+    rest = tuple((name, value) for name, value in fields if not dataclasses.is_dataclass(value))
+    launched = [(type(part).__module__, name, (part, rest)) for name, part in fields if dataclasses.is_dataclass(part)]
+    return launched or [(choice.kernel, "", config)]
 
 
 def distinct(choices: Sequence[Any]) -> list[Any]:
-    """Drop choices that repeat a kernel and config; keep the order."""
-    return list({(one.kernel, one.config): one for one in reversed(choices)}.values())[::-1]
+    """The first choice of each kernel and config, in order."""
+    found: dict[tuple, Any] = {}
+    for one in choices:
+        found.setdefault((one.kernel, one.config), one)
+    return list(found.values())
 
 
 def reads_new_kv(piece: tuple) -> bool:

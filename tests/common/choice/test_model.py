@@ -62,7 +62,7 @@ MEMBER = made().plain()["members"][0]
         ([], "found none"),
         ({"mean": []}, "allowed mean, scale and members"),
         (changed(more=1), "found none"),
-        (changed(mean=[0.0]), r"mean of \[1\], allowed finite ones of \[3\]"),
+        (changed(mean=[0.0]), r"mean: found \[1\], allowed finite ones of \[3\]"),
         (changed(mean=[0.0, float("nan"), 0.0]), "finite"),
         (changed(mean=["a", "b", "c"]), "no numbers"),
         (changed(scale=[1.0, 0.0, 1.0]), "scale of 0"),
@@ -72,7 +72,7 @@ MEMBER = made().plain()["members"][0]
         (changed(members=[[*MEMBER[:2], 7]]), "without pairs"),
         (changed(members=[[[MEMBER[0][0], 7], *MEMBER[1:]]]), "a layer without outputs"),
         (changed(members=[MEMBER, [MEMBER[0], MEMBER[2]]]), "different sizes"),
-        (changed(members=[[MEMBER[0], MEMBER[0], MEMBER[2]]]), "weights of"),
+        (changed(members=[[MEMBER[0], MEMBER[0], MEMBER[2]]]), "weights: found"),
         (changed(members=[[[[[1e60] * 5] * 3, MEMBER[0][1]], *MEMBER[1:]]]), "finite"),
     ],
 )

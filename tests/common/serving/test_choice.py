@@ -25,7 +25,7 @@ from common.serving.grid import (
     rounded,
     seen,
 )
-from common.serving.pieces import MOST_PARTS_BYTES, few_segments, pieces
+from common.serving.pieces import MOST_PARTS_BYTES, distinct, few_segments, pieces
 from common.serving.prepared import choice_for
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
@@ -244,3 +244,9 @@ def test_rows_of_partial_results_are_sixteens_whatever_the_segments(dsl, segment
     shape, capacity = AttentionShape(24, 4, 128, 16), Capacity(8192, 4, torch.device("cpu"), 64)
     rows = kernel.workspace(shape, capacity, config).parts.acc.shape[1]
     assert rows % 16 == 0 and rows * segments >= kernel.MOST_PARTS - segments
+
+
+def test_a_choice_that_recurs_keeps_its_first_place():
+    """The first of the candidates is what a measurement is compared with."""
+    a, b, again = Choice("q_block", 1, "first"), Choice("q_block", 2), Choice("q_block", 1, "second")
+    assert distinct([a, b, again]) == [a, b]
