@@ -5,6 +5,8 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,16 @@ from common import interpreter
 from common.serving import pack
 from common.serving.whole import triton_cache
 from common.spec import SpecError
-from common.versions import ensure
+from common.versions import SAID, ensure
 
 DEFAULT, PORTABLE = "triton/native.auto", "triton/auto"  # the default kernel, and that of a portable engine
 WARM = ("served", "all", "none")
 WRITERS = ("diptych", "engine")
+VARIABLES = tuple(
+    f"DIPTYCH_{name}"
+    for name in ("KERNEL", "TYPICAL_SEQ_LEN", "WARM", "WRITER", "PORTABLE", "MEASURE", "PACK", "CHILDREN")
+)
+OTHERS = ("DIPTYCH_CACHE", "DIPTYCH_HELION_CACHE", "DIPTYCH_COMMIT", "DIPTYCH_FLEET_PRETEND", SAID)  # not an engine's
 _ROOT = __name__.removesuffix("common.engines.options")  # the namespace that the project is installed under
 _FAMILIES = {"triton": "dsl_triton", "helion": "dsl_helion"}
 log = logging.getLogger("diptych.engines")
@@ -125,8 +132,11 @@ class Options:
 
     @classmethod
     def of(cls, environment: Mapping[str, str] | None = None) -> "Options":
-        """The settings in the environment. Raises SpecError naming the variable."""
+        """The settings in the environment; warns of a misspelt variable. Raises SpecError naming the variable."""
         given = os.environ if environment is None else environment
+        for name in given:
+            if name.startswith("DIPTYCH_") and name not in (*VARIABLES, *OTHERS):
+                _misspelt(name)
         if (portable := given.get("DIPTYCH_PORTABLE", "0")) not in ("", "0", "1"):
             raise SpecError("DIPTYCH_PORTABLE", f"{portable!r:.60}", "0 or 1")
         return cls(
@@ -139,6 +149,13 @@ class Options:
             given.get("DIPTYCH_PACK", ""),
             _number(given, "DIPTYCH_CHILDREN", "processes"),
         )
+
+
+@cache
+def _misspelt(name: str) -> None:
+    """Warn once."""
+    meant = ", ".join(get_close_matches(name, VARIABLES) or VARIABLES)
+    log.warning("environment: found %s, which nothing reads, allowed %s", name, meant)
 
 
 def _number(given: Mapping[str, str], name: str, of: str, least: int = 0) -> int:

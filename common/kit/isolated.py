@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -63,12 +63,28 @@ def adapter_of(target: Any) -> str:
     """How to call a target: protocol, flash_attn_kvcache, flash_attn_varlen or paged."""
     if hasattr(target, "launch") and hasattr(target, "workspace"):
         return "protocol"
-    if not callable(target):
-        raise TypeError(f"kernel: found a {type(target).__name__}, allowed a callable or a module with launch")
+    if not callable(target) or inspect.isclass(target):
+        found = f"the class {target.__name__}" if inspect.isclass(target) else f"a {type(target).__name__}"
+        raise TypeError(f"kernel: found {found}, allowed a callable object or a module with launch")
     names, _ = accepted(target)
     if {"cache_seqlens", "k_cache"} <= names:
         return "flash_attn_kvcache"
     return "flash_attn_varlen" if "cu_seqlens_q" in names else "paged"
+
+
+def ensure_callable(target: Any) -> None:
+    """Raise TypeError for a target that no call of the adapter `paged` can satisfy."""
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return
+    offered = {*HINTS, *FEATURES, *OPERANDS, "softmax_scale", "out", "lse", "return_lse", "key", "value"}
+    named = offered.intersection([*signature.parameters][len(INPUTS) :])
+    try:
+        signature.bind(*INPUTS, **dict.fromkeys(named))
+    except TypeError as error:
+        given = f"{', '.join(INPUTS)} by position, and by name softmax_scale, out, lse, hints and features"
+        raise TypeError(f"{error}; a call gives {given}") from None
 
 
 def declared(kernel: str, target: Any, name: str) -> Any:
@@ -124,6 +140,8 @@ def described(kernel: str, target: Any, adapter: str) -> dict[str, Any]:
     if not isinstance(contract, dict | str | None):  # Diptych's Precision, or a similar class
         contract = getattr(contract, "__dict__", repr(contract))
     adapter = adapter_of(target) if adapter == "auto" else adapter
+    if adapter == "paged":
+        ensure_callable(target)
     return {
         "adapter": adapter,
         "without_lse": without_lse(target, adapter),
@@ -260,7 +278,7 @@ def returned(found: Any, target: Any) -> tuple[Any, Any]:
     status or a handle, from a target that is given `out`, is no result. Raises Declined for a list or the like, which
     a caller can take for neither."""
     out, lse = (*found, None, None)[:2] if isinstance(found, tuple) else (found, None)
-    if isinstance(out, Iterable) and not isinstance(out, torch.Tensor | str):
+    if isinstance(out, Iterable | Awaitable) and not isinstance(out, torch.Tensor | str):
         raise Declined(
             f"out: found a {type(out).__name__}, allowed None, a torch.Tensor, or a tuple that begins with it"
         )

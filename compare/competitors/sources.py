@@ -75,7 +75,7 @@ def read_by(
     found, left = set(starts), list(starts)
     while left:
         file = left.pop()
-        tree = ast.parse(plain(file.read_text(encoding="utf-8")))
+        tree = _tree(file)
         strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and _is_name(node.value)}
         found |= {beside for text in strings if not code_alone and (beside := file.parent / text).is_file()}
         for name in _imported(root, tree, ".".join(file.relative_to(root).parts[:-1])):
@@ -85,6 +85,14 @@ def read_by(
                 found.update(new)
                 left += new
     return sorted(found)
+
+
+def _tree(file: Path) -> ast.Module:
+    """Of a stranger's file that does not parse, an empty one: the cell that imports it says why."""
+    try:
+        return ast.parse(plain(file.read_text(encoding="utf-8", errors="replace")))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def _is_name(value: object) -> bool:
@@ -118,5 +126,6 @@ def sha_of(paths: Iterable[Path]) -> str:
     """The first 16 hex digits of SHA-256 over files and their names."""
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(f"{path.name}\0{plain(path.read_text(encoding='utf-8'))}\0".encode())
+        text = plain(path.read_text(encoding="utf-8", errors="surrogateescape"))
+        digest.update(f"{path.name}\0{text}\0".encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]

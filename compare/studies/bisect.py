@@ -160,7 +160,9 @@ class Bisection:
             better = self.measured(good)
             if better is not None and worse < better * (1 - LEAST):
                 return (better + worse) / 2, good
-        raise CannotBisect(f"--bad: found {bad[:10]}, as good as its ancestors; allowed one that lost {LEAST:.0%}")
+        raise CannotBisect(
+            f"--bad: found {bad[:10]}, as good as its ancestors; allowed one that is wrong, or lost {LEAST:.0%}"
+        )
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -66,6 +66,12 @@ def test_a_wrong_variable_is_named(environment):
         Options.of(environment)
 
 
+def test_a_misspelt_variable_is_named(caplog):
+    Options.of({"DIPTYCH_KERNELS": "triton/auto", "DIPTYCH_CACHE": "here"})
+    assert "found DIPTYCH_KERNELS, which nothing reads, allowed DIPTYCH_KERNEL" in caplog.text
+    assert "DIPTYCH_CACHE" not in caplog.text
+
+
 def test_the_plugin_registers_ours_and_says_once_where_a_version_was_never_tried(monkeypatch):
     for name, module in stand_in_vllm.modules().items():
         monkeypatch.setitem(sys.modules, name, module)

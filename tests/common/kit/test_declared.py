@@ -61,6 +61,18 @@ def test_a_declaration_reaches_the_kit_as_plain_values(found, plain):
     assert isolated._plain(found) == plain
 
 
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (lambda query: None, "too many positional arguments; a call gives query, key_cache"),
+        (lambda *tensors, flag, out: None, "missing a required .*'flag'"), (Declared, "found the class Declared"),
+    ],
+)  # fmt: skip
+def test_what_no_call_can_satisfy_is_refused_at_once(target, words):
+    with pytest.raises(TypeError, match=words):
+        isolated.described("here", target, "auto")
+
+
 def test_the_caller_is_held_to_the_same():
     with pytest.raises(SpecError, match="SUPPORTS: found 'lsé'"):
         supports_of(["lsé"])

@@ -87,3 +87,10 @@ def test_a_kernel_belongs_to_the_module_that_names_it_and_to_that_of_its_class(t
     assert sources.sha(importlib.import_module("dsl_triton.naive"), "dsl_triton.naive") == sources.sha(
         importlib.import_module("dsl_triton.naive")
     )
+
+
+def test_a_file_that_is_no_python_is_hashed_by_its_bytes(pack):
+    (pack / "named.py").write_bytes(b"def f(: \xfe")
+    before = sha_of(pack)
+    (pack / "named.py").write_bytes(b"def f(: \xff")
+    assert before and sha_of(pack) != before
