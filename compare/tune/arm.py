@@ -177,9 +177,9 @@ class Arm:
             spent_s = round(time.time() - self._begin, 2)
             self.log.add(arm=self.name, kernel=kernel, row=row, policy=policy, t=spent_s, **fields)
 
-    def _left(self, kernel: str) -> list[Workload]:
-        """Rows on which the kernel was unfinished when this run began."""
-        return [row for row in self.rows if (row.label, kernel) not in self._over]
+    def _left(self, kernel: str, rows: Sequence[Workload]) -> list[Workload]:
+        """Those of `rows` on which the kernel was unfinished when this run began."""
+        return [row for row in rows if (row.label, kernel) not in self._over]
 
     def _chunks(self) -> list[tuple[Workload, ...]]:
         ends = range(FIRST_ROWS, len(self.rows) + self.together, self.together)
@@ -190,7 +190,7 @@ class Arm:
         kernels = sorted(self.plan, key=lambda kernel: late(kernel).turn)
         for number, chunk in enumerate(self._chunks()):
             for kernel in kernels:
-                left = [row for row in chunk if row in self._left(kernel)]
+                left = self._left(kernel, chunk)
                 shapes = list(dict.fromkeys((row.shape, row.ask) for row in left))
                 for policy in self.plan[kernel]:
                     for rank, shape in enumerate(shapes):
@@ -232,7 +232,7 @@ class Arm:
         """Hand over the kernel's chunks in order: those with all jobs answered, or without `whole` all others too."""
         chunks = self._chunks()
         while self._next[kernel] < len(chunks) and not (whole and self._waiting[kernel, self._next[kernel]]):
-            rows = [row for row in chunks[self._next[kernel]] if row in self._left(kernel)]
+            rows = self._left(kernel, chunks[self._next[kernel]])
             self._next[kernel] += 1
             ready.add(self._timing_jobs(kernel, self._next[kernel] - 1, rows))
 
@@ -269,7 +269,7 @@ class Arm:
 
     def _timers(self, deadline: float) -> list[Lane]:
         """Start timing lanes on every GPU, which take turns on it. None if no row is left."""
-        machine, left = self.machine, sum(len(self._left(kernel)) for kernel in self.plan)
+        machine, left = self.machine, sum(len(self._left(kernel, self.rows)) for kernel in self.plan)
         gpus = len(machine.devices)
         most = int(machine.cores // gpus / CORES_PER_LANE)
         per_gpu = max(min(LANES_PER_KERNEL * len(self.plan), LANES_PER_GPU, most), 1)

@@ -123,7 +123,7 @@ class Autotuning(Arm):
     def run(self, seconds: float) -> None:
         self._begin = time.time() - spent(self.log.lines, self.name)
         deadline = self._begin + seconds
-        left = [(kernel, row) for row in self.rows for kernel in self.plan if row in self._left(kernel)]
+        left = [(kernel, row) for row in self.rows for kernel in self.plan if self._left(kernel, [row])]
         share = max((deadline - time.time()) * len(self.machine.devices) / max(len(left), 1), LEAST_S)
         jobs = [self._job(kernel, row, share) for kernel, row in left]
         patience = share + SLACK_S  # a search says nothing

@@ -33,10 +33,6 @@ REPEATS = "attend_items_kernel"  # of static_grid, whose decodes have the waves 
 KEPT = 6  # policies a kernel: the tuner's default of 16 leaves room for what it draws itself
 
 
-def _job(kernel_id: str, row: Workload, config: Any) -> Compilation:
-    return Compilation(row, kernel_id, registry.config_dict(config), heuristics="learned")
-
-
 def _score(outcome: Outcome, row: Workload, gpu: Gpu) -> tuple[float | None, str]:
     """Estimated microseconds of a policy, or why it drops out."""
     if outcome.status != "ok":
@@ -61,7 +57,8 @@ def rank(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, seed: i
     kernel = registry.load(kernel_id)
     defaults = [space.start(DEFAULT, kernel_id, kernel, row, gpu) for row in rows]
     policies = candidates(kernel_id, rows, gpu, count, seed)
-    jobs = [_job(kernel_id, r, policy.config(d)) for policy in policies for r, d in zip(rows, defaults, strict=True)]
+    configs = [(row, policy.config(own)) for policy in policies for row, own in zip(rows, defaults, strict=True)]
+    jobs = [Compilation(row, kernel_id, registry.config_dict(one), heuristics="learned") for row, one in configs]
     outcomes = iter(list(compile_in_child(jobs, gpu)))
     told = {policy: [_score(next(outcomes), row, gpu) for row in rows] for policy in policies}
     base = [us for us, _ in told[DEFAULT]]

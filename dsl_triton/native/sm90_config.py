@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from common.choice.legal import REGISTER_BYTES
-from common.choice.situation import Situation
 from common.serving.grid import GRID
 from common.serving.pieces import MOST_PARTS_BYTES
 from common.spec import AttentionShape, Gpu
@@ -82,6 +81,50 @@ def tokens_of_block(shape: AttentionShape) -> int:
 def items_of_tokens(shape: AttentionShape) -> int:
     """Items of the tokens of a Q Block: one under each KV head, group and share of V's lanes."""
     return shape.num_kv_heads * head_groups(shape) * shares(shape.head_size)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a config follows from. stats: as `common.serving.grid.decided_by` has them."""
+
+    shape: AttentionShape
+    stats: BatchStats
+    gpu: Gpu
+
+    @property
+    def units(self) -> int:
+        """SMs or compute units."""
+        return max(self.gpu.units, 1)
+
+    @property
+    def queries(self) -> int:
+        """Tokens of the longest query."""
+        return self.stats.max_query_len
+
+    @property
+    def keys(self) -> int:
+        """Keys of the longest sequence."""
+        return self.stats.max_seq_len
+
+    @property
+    def short(self) -> bool:
+        """Whether every query has at most SHORT_QUERY tokens: reading keys, not products, costs time."""
+        return self.queries <= SHORT_QUERY
+
+    @property
+    def prompts(self) -> int:
+        """Sequences that are no decodes."""
+        return max(self.stats.num_seqs - self.stats.num_decodes, 1)
+
+    @property
+    def prompt_keys(self) -> int:
+        """An upper bound of the keys of the longest prompt: twice the mean of the prompts if all keys were theirs."""
+        return max(min(self.keys, 2 * self.stats.total_seq_len // self.prompts), self.queries, 1)
+
+    def long_parts(self, tokens: int) -> int:
+        """Parts of the prompts when each is cut into so many tokens and a rest; an upper bound if lengths differ."""
+        in_all = max(self.stats.num_tokens - self.stats.num_decodes, 1)
+        return min(self.prompts * cdiv(self.queries, tokens), in_all // tokens + self.prompts)
 
 
 def prompt_items(s: Situation) -> int:
