@@ -24,6 +24,7 @@ from common.choice.legal import (
 )
 from common.gpus import REGISTERS, Gpu
 from common.spec import AttentionShape
+from common.spec.kernel import parts_of
 from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
 
 DSLS = ("triton", "helion")
@@ -31,7 +32,6 @@ NEUTRAL = {"block_m": 128, "tile_size": 64, "num_warps": 4, "num_stages": 2, "nu
 GATHERS = ("key", "run", "page", "flat", "2idx")
 BLOCK_BYTES = 1024  # of shared memory that a program takes beside its own
 MOST_PROGRAMS = 16  # of an SM, beyond which none more hides latency
-FEW_KEYS, OF_SHARE = 1600, 2.5  # what a slot may walk alone, and of an SM's share
 OF_SHORT_MMA = 0.6  # of a unit's peak: products of under 64 rows pass their operands through registers
 
 
@@ -79,6 +79,7 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
             "kv_heads": shape.num_kv_heads, "ratio": shape.queries_per_kv, "head": shape.head_size,
             "lanes": power_of_two(shape.head_size), "value_lanes": power_of_two(shape.value_lanes),
             "bytes": shape.dtype.itemsize, "cache_bytes": shape.cache_dtype.itemsize, "page": shape.block_size,
+            "parts": parts_of(shape),
             "units": max(gpu.units, 1), "warp": gpu.warp_size, "shared": gpu.shared_bytes,
             "nvidia": gpu.vendor == "nvidia",
             "hbm": gpu.bytes_per_us, "peak": gpu.flops_per_us / max(gpu.units, 1),
@@ -88,10 +89,12 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
 
 def configs(of: Sequence[tuple[str, Mapping[str, Any]]], dsl: str) -> Columns:
     """Numbers of candidates: of a kernel's name and its Config as plain values. `long_` and `short_`: of the launches
-    of long and of short queries, the same where a kernel has one launch for both."""
+    of long and of short queries, the same where a kernel has one launch for both. whole_heads: of logs older than
+    parts of heads."""
     rows = []
     for kernel, config in of:
         row: dict[str, float] = {"dsl": DSLS.index(dsl), "kernel": KERNELS.index(kernel)}
+        row["whole_heads"] = float(config.get("whole_heads", False))
         long = config.get("prefill", config)
         short = long if config.get("together") else config.get("decode", config)
         for prefix, part in (("long_", long), ("short_", short)):
@@ -118,8 +121,16 @@ def whole(b: Columns, c: Columns) -> Undivided:
     query = np.where(b["prompts"] > 0, 1.0, b["tokens"] / b["seqs"])
     of = {name: _both(c["long_" + name], c["short_" + name]) for name in NEUTRAL if name != "num_segments"}
     of["dense"] = _both(is_dense(c, "long_"), is_dense(c, "short_"))
+    of["parted"] = _both(_in_parts(b, c), np.array(False))
     keys = _both(np.maximum(mean_keys, prompt), mean_keys)
     return _undivided(b, of, _both(b["prompts"], b["shorts"]), _both(prompt, query), keys)
+
+
+def _in_parts(b: Columns, c: Columns) -> np.ndarray:
+    """Whether the launch of long queries multiplies a head in parts (spec.kernel.parts_of), without lanes of zeros."""
+    of_pages = (c["kernel"] == KERNELS.index("adjustable_tile")) & (b["cache_bytes"] > 1)
+    dense = c["kernel"] == KERNELS.index("unpaged")
+    return (b["parts"] > 1) & (c["whole_heads"] == 0) & (of_pages | dense)
 
 
 def _prompt(b: Columns) -> np.ndarray:
@@ -134,40 +145,24 @@ def _both(long: np.ndarray, short: np.ndarray) -> np.ndarray:
     return made
 
 
-def alone(b: Columns, c: Columns, launched: tuple[Launch, Launch]) -> np.ndarray:
-    """Whether a candidate's longest slot walks far more keys than an SM's share of all: it ends long after the others,
-    where more segments would deal its keys to them. launched: as `launches` of them.
-
-    The Gluon kernel deals its items by a plan. Beside decodes a share is the least that it may be: no number says how
-    many keys lie before the prompts.
-    """
-    long, short = launched
-    prompt = _prompt(b) / 2  # keys that a token of one sees in it
-    before = np.maximum(b["all_keys"] / b["seqs"] - prompt, prompt)
-    of_long, of_short = long.tiles * c["long_tile_size"], short.tiles * c["short_tile_size"]
-    least = of_short + of_long * np.minimum(prompt / np.maximum(before, 1), 1.0)
-    found = [(long.span * c["long_tile_size"], of_long + of_short), (short.span * c["short_tile_size"], least)]
-    over = np.logical_or(*(keys > np.maximum(FEW_KEYS, OF_SHARE * share / b["units"]) for keys, share in found))
-    return over & (c["kernel"] != KERNELS.index("native.sm90_prefill"))
-
-
 def _undivided(b: Columns, c: Columns, seqs: np.ndarray, query: np.ndarray, keys: np.ndarray) -> Undivided:
     """Programs of `seqs` sequences of `query` tokens over `keys` keys on the mean. All but b: [2, ...]."""
     tile, stages, dense, threads = c["tile_size"], c["num_stages"], c["dense"], c["num_warps"] * b["warp"]
     rows = np.maximum(c["block_m"], 2 ** np.ceil(np.log2(b["ratio"])))
     tokens = np.maximum(np.floor(rows / b["ratio"]), 1)
-    values = np.where(dense, part_lanes(rows, tile, threads, b["value_lanes"]), b["value_lanes"])
-    kv_bytes = tile * (b["lanes"] + values) * np.where(dense, b["bytes"], b["cache_bytes"])
-    flops = 2 * rows * tile * (b["lanes"] + values)
+    lanes, of_value = (np.where(c["parted"], b["head"], b[name]) for name in ("lanes", "value_lanes"))
+    values = np.where(dense, part_lanes(rows, tile, threads, of_value), of_value)
+    kv_bytes = tile * (lanes + values) * np.where(dense, b["bytes"], b["cache_bytes"])
+    flops = 2 * rows * tile * (lanes + values)
     return Undivided(
         seqs=seqs,
-        programs=seqs * np.ceil(np.maximum(query, 1) / tokens) * b["kv_heads"] * (b["value_lanes"] / values),
+        programs=seqs * np.ceil(np.maximum(query, 1) / tokens) * b["kv_heads"] * (of_value / values),
         mean=np.ceil(np.maximum(keys - np.maximum(query - tokens, 0) / 2, 1) / tile),
         most=np.ceil(np.maximum(b["keys"], 1) / tile),
-        held=_held(b, rows, tile, threads, stages, values, kv_bytes, dense, c["registers"]),
+        held=_held(b | {"lanes": lanes}, rows, tile, threads, stages, values, kv_bytes, dense, c["registers"]),
         products_us=flops / (b["peak"] * np.where(rows >= WARP_GROUP_ROWS, 1.0, OF_SHORT_MMA)),
         instructions=7 * rows * tile / threads + kv_bytes / REGISTER_BYTES / threads + 2 * rows * values / threads,
-        filled=in_registers(rows, tile, threads, b["lanes"], values, b["cache_bytes"]),
+        filled=in_registers(rows, tile, threads, lanes, values, b["cache_bytes"]),
     )
 
 
@@ -220,6 +215,7 @@ def moved_us(b: Columns, c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray
     parts = np.where(whole & (short > 1), short * shorts, 0.0)
     parts = parts + np.where(whole & (long > 1) & (b["prompts"] > 0), long * (b["tokens"] - b["shorts"]), 0.0)
     copied = np.minimum(b["prompts"] * np.maximum(b["all_keys"] / b["seqs"], _prompt(b)), b["all_keys"])
-    copy = copied * b["kv_heads"] * (b["lanes"] + b["value_lanes"]) * (b["cache_bytes"] + b["bytes"])
+    lanes, values = (np.where(_in_parts(b, c), b["head"], b[name]) for name in ("lanes", "value_lanes"))
+    copy = copied * b["kv_heads"] * (lanes + values) * (b["cache_bytes"] + b["bytes"])
     copy = np.where(c["kernel"] == KERNELS.index("unpaged"), copy, 0.0)
     return (b["all_keys"] * kv + io) / b["hbm"], part * parts / b["hbm"], copy / b["hbm"]

@@ -22,7 +22,7 @@ from common.choice import columns, cost
 from common.choice.legal import fitted_part
 from common.choice.model import Net, array, doubted
 from common.choice.portfolio import CUT, SHORT, Portfolio
-from common.choice.table import table, width
+from common.choice.table import FORMULA, table, width
 from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
@@ -34,7 +34,6 @@ COUNT = 5  # candidates of a batch that are measured
 TOGETHER = 128  # batches of one pass
 DIGITS = 4  # of a loss
 STEPS = 2  # log of the steps in a doubling of a count
-WASTEFUL = 1  # more than any loss that a net says
 TWIN = 0.04  # log of time: near twins lose alike, so another of a kernel and its rows has to promise more
 
 
@@ -245,14 +244,16 @@ class Learned:
         level: np.ndarray | None = None,
         undivided: columns.Undivided | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What the net says [batch, candidate] or [batch], rounded: configs that the columns do not tell apart lose the
-        same, in any batch; and the level of the candidates, unless given. What leaves a long program alone comes
-        behind all that does not."""
+        """What candidates lose [batch, candidate] or [batch], rounded: configs that the columns do not tell apart lose
+        the same, in any batch; and the level of the candidates, unless given. With a level they are of a kernel that
+        deals its tiles by a plan of its own, of which the formula knows nothing."""
         launched = columns.launches(batch, made, undivided)
-        lone = columns.alone(batch, made, launched)
-        told = self.net.answers(table(batch, made, self.constants, launched)).reshape(-1, *lone.shape)
+        read = table(batch, made, self.constants, launched)
+        told = self.net.answers(read).reshape(-1, *launched[0].span.shape)
+        formula = read[:, FORMULA].reshape(told.shape[1:])
+        behind = formula - formula.min(axis=-1, keepdims=True) if level is None else 0.0
         level = told.mean(axis=-1, keepdims=True) if level is None else level
-        return doubted(told, level).round(DIGITS) + WASTEFUL * lone, level
+        return doubted(told, level, behind).round(DIGITS), level
 
     def _beside(self, question: Question, many: Sequence[BatchStats]) -> tuple[list[dict[str, Any]], columns.Columns]:
         """What serves the short queries beside prompts, and its columns [batch]: the best for them alone; where no

@@ -70,10 +70,12 @@ class Net:
         return cls(mean, scale, members)
 
 
-def doubted(answers: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """What candidates lose: the mean of the members [member, ...], and more where they disagree. level [member, ...]:
-    what each says of all candidates of the batch on average, in which members differ without a meaning."""
-    return answers.mean(axis=0) + DOUBT * (answers - level).std(axis=0)
+def doubted(answers: np.ndarray, level: np.ndarray, behind: np.ndarray | float) -> np.ndarray:
+    """What candidates lose: the mean of the members [member, ...], more where they disagree, and more where the formula
+    contradicts. level [member, ...]: what each says of all candidates of the batch on average, in which members differ
+    without a meaning. behind: log2 of the formula's time over the least of the batch. It errs by 20% among the best, so
+    that its square says little there; far from the logs a net may be sure of what takes many times as long."""
+    return answers.mean(axis=0) + DOUBT * (answers - level).std(axis=0) + (np.log(2) * behind) ** 2 / 2
 
 
 def _layers(plain: Any, columns: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:

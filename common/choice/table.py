@@ -18,6 +18,7 @@ from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 
 SMALL = 0.01  # beside which logarithms are taken: a count may be 0
+FORMULA = -1  # column of the formula's time, as log2
 
 
 def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch, Launch] | None = None) -> np.ndarray:

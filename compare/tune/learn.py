@@ -26,10 +26,10 @@ import numpy as np
 import torch
 
 from common.choice import columns, cost
-from common.choice.learned import LABEL, WASTEFUL, apart
+from common.choice.learned import LABEL, apart
 from common.choice.model import LIMIT, Net, doubted
 from common.choice.portfolio import BOUND, CUT, ONE_LAUNCH, cut, per_slot
-from common.choice.table import table, width
+from common.choice.table import FORMULA, table, width
 from common.gpus import Gpu, resolve
 from common.serving.winners import Winner
 from common.spec.metadata import power_of_two
@@ -65,7 +65,7 @@ class Data:
         timed = {point.row for point in points if point.us is not None}
         self.points = _without_native([point for point in points if point.row in timed])
         batches = columns.batches([(p.shape, p.stats, p.gpu) for p in self.points])
-        of_each = [columns.configs([(p.kernel, p.config)], p.dsl) for p in self.points]
+        of_each = [columns.configs([p.launched], p.dsl) for p in self.points]
         configs = {name: np.concatenate([one[name] for one in of_each]) for name in of_each[0]}
         number = {row: i for i, row in enumerate(dict.fromkeys(p.row for p in self.points))}
         self.row = np.array([number[p.row] for p in self.points])
@@ -78,7 +78,7 @@ class Data:
         launched = columns.launches(batches, configs, undivided)
         self.constants = constants(cost.terms(batches, configs, launched), self.us)
         self.table = table(batches, configs, self.constants, launched)
-        self.alone = columns.alone(batches, configs, launched)
+        self.over = self._over()
         whole = np.isin(configs["kernel"], [columns.KERNELS.index(name) for name in ONE_LAUNCH])
         self.slots, self.most = per_slot(batches, undivided, whole), undivided.most[0]
         self.cut = configs["long_num_segments"]
@@ -100,8 +100,16 @@ class Data:
         """What a net says that these points lose, which are whole rows, as Learned has it."""
         answers, row = net.answers(self.table[at]), self.row[at]
         count = np.maximum(np.bincount(row), 1)
-        lost = doubted(answers, np.stack([(np.bincount(row, weights=one) / count)[row] for one in answers]))
-        return lost + WASTEFUL * self.alone[at]
+        level = np.stack([(np.bincount(row, weights=one) / count)[row] for one in answers])
+        return doubted(answers, level, self.over[at])
+
+    def _over(self) -> np.ndarray:
+        """log2 of the formula's time over the least of the row; 0 of a kernel with a plan, as Learned has it."""
+        portable = np.array([not point.kernel.startswith("native") for point in self.points])
+        least, over = np.full(self.row.max() + 1, np.inf), np.zeros(len(self.row))
+        np.minimum.at(least, self.row[portable], self.table[portable, FORMULA])
+        over[portable] = self.table[portable, FORMULA] - least[self.row[portable]]
+        return over
 
 
 def _lost(us: np.ndarray, group: np.ndarray) -> np.ndarray:

@@ -29,12 +29,14 @@ from compare.tune import learned, records
 CELLS, EIGHT_BITS = "cells.jsonl", "float8_e4m3fn"
 TIMER = "graph"  # others add what a launch costs on the host
 WINDOW, BITS = "sliding_window=", "scales=one"  # features that the columns tell (common/choice/columns.py)
+PARTED = "2026-11-29T04:46"  # since when prompts multiply heads of 80 and 96 in parts; before, as 128 lanes
 REFUSED = ("shared_memory", "hopeless", "raced")  # what spills is not timed, and no loser for that
 
 
 @dataclass(frozen=True)
 class Point:
-    """A candidate of a row. us: None where it was refused. rules: that `auto`'s rules of the day took it."""
+    """A candidate of a row. us: None where it was refused. rules: that `auto`'s rules of the day took it.
+    whole_heads: before PARTED."""
 
     dsl: str
     row: tuple[str, str, str]  # whose candidates took turns on it: a DSL, or all of a run; folder, label
@@ -46,6 +48,12 @@ class Point:
     config: Mapping[str, Any]
     us: float | None
     rules: bool
+    whole_heads: bool
+
+    @property
+    def launched(self) -> tuple[str, Mapping[str, Any]]:
+        """Kernel and config, as columns.configs counts what ran that day."""
+        return self.kernel, {**self.config, "whole_heads": self.whole_heads}
 
     def of(self, dsl: str, gpu: Gpu) -> bool:
         return self.dsl == dsl and self.gpu == gpu
@@ -95,7 +103,8 @@ def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
     """Of a run of `compare run`: of each kernel the config that its cell had, with the median over processes. Both DSLs
     took turns on its rows: of few candidates the other's say best what one loses. Its rows are one fold with those of
     all such runs: suites recur."""
-    gpu, times = resolve(manifest_of(folder)["gpu"]), defaultdict(list)
+    said, times = manifest_of(folder), defaultdict(list)
+    gpu, older = resolve(said["gpu"]), said.get("started", "") < PARTED
     loaded = load(folder / CELLS)
     if loaded.note:
         print(f"{folder}: {loaded.note}", file=sys.stderr)
@@ -107,7 +116,9 @@ def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
     for (info, kernel, text), us in times.items():
         shape, stats = _asked(info)
         kernel, config = _launched(kernel, json.loads(text), stats)
-        yield Point(dsl, ("all", str(folder), info.label), 0, shape, stats, gpu, kernel, config, median(us), False)
+        yield Point(
+            dsl, ("all", str(folder), info.label), 0, shape, stats, gpu, kernel, config, median(us), False, older
+        )
 
 
 def _is_told(info: WorkloadInfo) -> bool:
@@ -138,6 +149,7 @@ def _of_logs(folders: Sequence[Path], dsl: str) -> list[Point]:
     for folder in folders:
         said = manifest_of(folder)
         gpu, rows = resolve(said["gpu"]), {row.label: row for row in records.workloads(said)}
+        older = said.get("started", "") < PARTED
         told = {label: learned.asked(row)[1] for label, row in rows.items() if row.shape.value_size is None}
         final: dict[tuple[Any, ...], bool] = {}
         for line in records.read(folder / "candidates.jsonl"):
@@ -160,7 +172,7 @@ def _of_logs(folders: Sequence[Path], dsl: str) -> list[Point]:
             final[at] = second or final.get(at, False)
             shape = rows[line["row"]].shape
             row, of = (dsl, str(folder), line["row"]), (shape, told[line["row"]], gpu)
-            found[at] = Point(dsl, row, said.get("seed", -1), *of, kernel, config, us, chosen)
+            found[at] = Point(dsl, row, said.get("seed", -1), *of, kernel, config, us, chosen, older)
     return list(found.values())
 
 

@@ -62,6 +62,17 @@ def test_only_unpaged_copies_and_only_segments_leave_parts():
     assert one[1:] == (0, 0) and two[1] > 0 and two[2] > 0 and one[0] == two[0]
 
 
+@pytest.mark.parametrize("kernel", ["unpaged", "adjustable_tile"])
+def test_a_head_in_parts_has_no_lanes_of_zeros_unless_its_log_is_older(kernel):
+    part = {"block_m": 64, "tile_size": 64}
+    config = {"prefill": part, "decode": part}
+    us = [
+        launches(PROMPT, kernel, AttentionShape(32, 8, size, 16), **config, whole_heads=older)[0].products_us[0]
+        for size, older in ((96, False), (96, True), (128, False), (128, True))
+    ]
+    assert us[0] == pytest.approx(us[1] * 96 / 128) and us[1] == us[2] == us[3]
+
+
 def test_a_table_is_finite_for_any_candidate_and_wide_as_said():
 
     shapes = [SHAPE, AttentionShape(128, 16, 80, 24), AttentionShape(8, 1, 512, 16), AttentionShape(8, 8, 64, 128)]

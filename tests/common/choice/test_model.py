@@ -22,8 +22,14 @@ def made(columns=3, hidden=5, members=2, seed=0):
 def test_what_members_agree_on_comes_before_what_they_do_not_and_their_levels_say_nothing():
     level = np.array([[0.0], [3.0]])  # of two members
     agreed, doubtful = np.array([0.1, 0.1]), np.array([-0.1, 0.3])
-    lost = doubted(np.stack([agreed, doubtful], axis=1) + level, level)
+    lost = doubted(np.stack([agreed, doubtful], axis=1) + level, level, 0.0)
     assert lost[0] < lost[1] and np.allclose(lost, [0.1 + 1.5, 0.1 + 1.5 + DOUBT * 0.2])
+
+
+def test_a_formula_says_little_among_the_best_and_decides_where_it_says_many_times_as_long():
+    same = np.zeros((2, 1))
+    near, far = (doubted(np.array([[0.0, -0.7]] * 2), same, np.array([0.0, behind])) for behind in (0.25, 3.0))
+    assert near[1] < near[0] - 0.65 and far[1] > far[0]
 
 
 def test_a_member_is_what_torch_says_of_its_layers():

@@ -27,8 +27,8 @@ def cell(row, kernel, us, chosen=None, config=None):
     return timed.replace(gpu="h200", config={"kernel": chosen, "config": plain} if chosen else plain)
 
 
-def run(folder, *cells):
-    return synthetic_run.write(folder, list(cells), gpu=GPU)
+def run(folder, *cells, **manifest):
+    return synthetic_run.write(folder, list(cells), gpu=GPU, **manifest)
 
 
 def test_a_kernel_that_an_auto_took_is_that_kernel(tmp_path):
@@ -36,6 +36,13 @@ def test_a_kernel_that_an_auto_took_is_that_kernel(tmp_path):
     (point,) = points([folder], "triton")
     assert (point.kernel, point.us, point.gpu.name) == ("unpaged", 90.0, "h200")
     assert point.shape == PROMPT.shape and not points([folder], "helion")
+
+
+def test_a_run_older_than_parts_of_heads_is_counted_as_its_code_was(tmp_path):
+    row = Workload("p", PROMPT.lens, replace(PROMPT.shape, head_size=96))
+    taken = cell(row, "triton/unpaged", 90.0, config=unpaged.DEFAULT)
+    folders = [run(tmp_path / day, taken, started=day) for day in ("2026-11-28", "2026-11-30")]
+    assert [point.launched[1]["whole_heads"] for point in points(folders, "triton")] == [True, False]
 
 
 def test_decodes_beside_a_kernel_of_prompts_are_of_the_kernel_that_serves_them(tmp_path):
