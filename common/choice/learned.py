@@ -53,8 +53,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Own:
-    """A kernel beside a portfolio, whose config follows from a batch. config: of stats and the config for short queries
-    beside prompts (None: there are none) both as plain values."""
+    """A kernel beside a portfolio, whose config follows from a batch. config: takes the stats and the config for short
+    queries beside prompts (None without these); all configs are plain values."""
 
     kernel: str
     config: Callable[[BatchStats, Mapping[str, Any] | None], Mapping[str, Any]] = field(compare=False, repr=False)
@@ -78,8 +78,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Told:
-    """us: predicted, at the level that the formula gives all candidates and apart as the model has them. limits: the
-    term of the formula (common/choice/cost.py) that most of it is."""
+    """us: predicted; the median of all candidates is the formula's, their ratios are the model's. limits: the term of
+    the formula (common/choice/cost.py) that takes most of it."""
 
     candidate: Candidate
     us: float

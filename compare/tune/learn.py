@@ -121,8 +121,8 @@ def _lost(us: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def _without_native(points: Sequence[Point]) -> list[Point]:
-    """These points, and of rows with a kernel for one GPU those of the others again as rows of their own: who may not
-    take it asks for the best of the others."""
+    """All points; and of each row with a native kernel its other candidates again as a row of their own, because who
+    may not take the native kernel wants the best of the others."""
     rows = {point.row for point in points if point.kernel.startswith("native")}
     others = [point for point in points if point.row in rows and not point.kernel.startswith("native")]
     timed = Counter(point.row for point in others if point.us is not None)
@@ -179,7 +179,7 @@ def trained(
 
 
 def _picked(told: torch.Tensor, group: torch.Tensor, rows: int) -> torch.Tensor:
-    """How much of its row's pick each point is: a softmax over the row."""
+    """The share of each point in the pick of its row: a softmax over the row."""
     least = torch.full((rows,), torch.inf).scatter_reduce(0, group, told.detach(), "amin")
     weights = torch.exp((least[group] - told) / SOFT)
     return weights / torch.zeros(rows).index_add(0, group, weights)[group]
@@ -200,7 +200,7 @@ def _answers(x: torch.Tensor, layers: Sequence[tuple[torch.Tensor, torch.Tensor]
 
 
 def unseen(data: Data, fold: Callable[[Point], str], pool: Executor) -> np.ndarray:
-    """What each point is told to lose by a net that saw nothing of its fold, in any DSL and on any GPU."""
+    """The loss of each point as a net predicts it that saw nothing of its fold, in any DSL and on any GPU."""
     groups = sorted({fold(p) for p in data.points})
     random.Random(SEED).shuffle(groups)
     number = {name: i % FOLDS for i, name in enumerate(groups)}
@@ -244,9 +244,9 @@ def _kind(point: Point) -> tuple[str, Any]:
 
 
 def portfolio(data: Data, dsl: str) -> dict[str, list[dict[str, Any]]]:
-    """At most CONFIGS configs a kernel, without numbers of segments: by turns the one that was near the best of most
-    rows where none before it was. Measured: what a net favours is often what it errs on. Configs that were best in the
-    other DSL follow: kernels mirror each other, and whoever has fewer logs is offered what the other found."""
+    """At most CONFIGS configs a kernel, without numbers of segments, chosen greedily (`_covering`) among those that
+    were measured near the best of a row: what a net favours is often what it errs on. Configs that were best in the
+    other DSL follow, because kernels mirror each other and the other may have more logs."""
     rows = {of: _near_best(data, of, dsl) for of in (dsl, *(other for other in registry.DSLS if other != dsl))}
     found: dict[str, list[dict[str, Any]]] = {}
     for kernel in columns.KERNELS:
@@ -291,8 +291,8 @@ def _allowed(dsl: str, kernel: str, value: Any) -> frozenset[str]:
 
 
 def _covering(rows: Rows, chosen: Sequence[str]) -> list[str]:
-    """`chosen` and further names, by turns the one with most rows that no earlier one has, while it has SEEN; where
-    none is chosen yet, first of all that of each class of rows, whatever it has."""
+    """`chosen`, extended greedily by the config that covers most rows which none before it covers, while these are at
+    least SEEN. An empty `chosen` begins with the best config of each class of rows."""
     found = list(chosen)
     had = set().union(*(rows.get(name, set()) for name in found))
     left = {name: of - had for name, of in rows.items() if name not in found}
@@ -309,8 +309,8 @@ def _covering(rows: Rows, chosen: Sequence[str]) -> list[str]:
 
 
 def shares(data: Data) -> list[float]:
-    """Of the slots, by turns the share whose segments are less than FEWER from those of most configs that were near the
-    best of their row and that no earlier share is near to."""
+    """The shares of the slots that segments may fill, chosen greedily: each time the share whose number of segments is
+    within FEWER of most fast configs (within NEAR of their row's best) that no earlier share is near to."""
     at = np.flatnonzero((data.loss <= np.log(NEAR)) & (data.cut > 1) & np.isfinite(data.us))
     slots, most, segments = data.slots[at], data.most[at], data.cut[at]
     offers = np.unique((segments / slots).round(2))

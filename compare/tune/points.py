@@ -30,7 +30,7 @@ CELLS, EIGHT_BITS = "cells.jsonl", "float8_e4m3fn"
 TIMER = "graph"  # others add what a launch costs on the host
 WINDOW, BITS = "sliding_window=", "scales=one"  # features that the columns tell (common/choice/columns.py)
 PARTED = "2026-11-29T04:46"  # since when prompts multiply heads of 80 and 96 in parts; before, as 128 lanes
-REFUSED = ("shared_memory", "hopeless", "raced")  # what spills is not timed, and no loser for that
+REFUSED = ("shared_memory", "hopeless", "raced")  # count as slow; a config that spills was not timed and may be fast
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
-    """Of a run of `compare run`: of each kernel the config that its cell had, with the median over processes. Both DSLs
-    took turns on its rows: of few candidates the other's say best what one loses. Its rows are one fold with those of
-    all such runs: suites recur."""
+    """The points of a run of `compare run`: each kernel with the config of its cell and the median over processes. The
+    kernels of both DSLs on a row are compared with each other. All such runs are one fold, because suites repeat rows.
+    """
     said, times = manifest_of(folder), defaultdict(list)
     gpu, older = resolve(said["gpu"]), said.get("started", "") < PARTED
     loaded = load(folder / CELLS)
@@ -144,7 +144,7 @@ def _launched(kernel: str, config: Mapping[str, Any], stats: BatchStats) -> tupl
 
 
 def _of_logs(folders: Sequence[Path], dsl: str) -> list[Point]:
-    """Of a config with several lines the second time, or the least."""
+    """The points of the tuner's logs. A config with several lines has its final time, or else the least."""
     found: dict[tuple[Any, ...], Point] = {}
     for folder in folders:
         said = manifest_of(folder)
