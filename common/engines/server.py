@@ -21,7 +21,7 @@ from common.spec.metadata import cdiv
 
 LONGEST_TYPICAL = 8192  # keys that captured graphs are chosen for by default; an engine's limit may be 128 k
 LEAST_TYPICAL = 1024  # while an engine measures its memory it has only a few blocks
-SLACK = 0.08  # of its predicted time that a step may lose, for half as many configs; on the mean steps lose 0.2%
+SLACK = 0.1  # of its predicted time that a step may lose, for half as many configs; in the mean steps lose 0.2%
 TABLE_TOKENS = 128  # vLLM's block tables have columns for a multiple of so many tokens
 
 
