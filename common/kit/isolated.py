@@ -292,8 +292,16 @@ def forms(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[Any, ...]]:
     return {name: (x.data_ptr(), x.dtype, x.shape, x.stride(), memory.nbytes()) for name, x, memory in found}
 
 
-def ensure_formed(tensors: dict[str, torch.Tensor], before: dict[str, tuple[Any, ...]]) -> None:
-    """Raises Declined where a tensor of a call was resized, transposed or moved to other memory by the kernel."""
+def modes() -> tuple[Any, ...]:
+    """What of torch outlives a call and is no tensor: a mode that is still on could compute when it is looked at."""
+    counts = (getattr(torch._C, f"_len_torch_{kind}_stack", int)() for kind in ("function", "dispatch"))
+    return torch.get_default_dtype(), *counts
+
+
+def ensure_left(tensors: dict[str, torch.Tensor], before: dict[str, tuple[Any, ...]], on: tuple[Any, ...]) -> None:
+    """Raises Declined where a kernel resized, transposed or moved a tensor of its call, or left other `modes`."""
+    if modes() != on:
+        raise Declined("left torch in another mode, or with another default dtype, than before the call")
     after = forms(tensors)
     if changed := [name for name, form in before.items() if after[name] != form]:
         raise Declined(f"changed the shape, the strides or the memory of {', '.join(changed)}")
@@ -314,9 +322,10 @@ def keep(name: str, found: Any, into: torch.Tensor, tokens: int) -> None:
 def call(request: dict[str, Any]) -> dict[str, Any]:
     memory = buffers(request)
     t = views(request, memory)
-    target, before = load(request["kernel"]), forms(t)
-    out, lse = returned(ADAPTERS[request["adapter"]](target, dict(t), request["call"]), target)
-    ensure_formed(t, before)
+    target, before, on = load(request["kernel"]), forms(t), modes()
+    found = ADAPTERS[request["adapter"]](target, dict(t), request["call"])
+    ensure_left(t, before, on)
+    out, lse = returned(found, target)
     cuda = memory[0].is_cuda
     if cuda:
         torch.cuda.current_stream().synchronize()  # only this stream: work that nobody waits for is not done
@@ -405,7 +414,7 @@ def questions(channel: socket.socket) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     channel, interpreter, num_bytes, me = socket.socket(fileno=int(sys.argv[1])), *sys.argv[2:4], os.getpid()
-    sys.path.insert(0, os.getcwd())
+    sys.addaudithook(watching(channel.sendall))  # before any file of the kernel's folder can run
     if interpreter:
         spec = importlib.util.spec_from_file_location("diptych_interpreter", interpreter)
         repairs = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -413,7 +422,7 @@ def main() -> None:
         repairs.install()
     if int(num_bytes) and os.path.exists("/proc/self/statm"):
         limit_memory(int(num_bytes))
-    sys.addaudithook(watching(channel.sendall))
+    sys.path.insert(0, os.getcwd())  # a file resource.py there is the kernel's own alone
     for request in questions(channel):
         channel.sendall(json.dumps({"status": "begun", "nonce": request["nonce"]}).encode() + b"\n")
         reply = answer(request)

@@ -125,3 +125,16 @@ def test_a_child_that_finds_no_gpu_as_another_user_goes_on_as_who_calls(child, o
     assert child.ask({"ask": "gpu"}).said["gpu"] == torch.cuda.is_available()
     found = of_the_same_user.ask({"ask": "describe", "kernel": "os:geteuid", "adapter": "auto"})
     assert (found.status, of_the_same_user.not_isolated, of_the_same_user._user) == ("ok", "of a test", None)
+
+
+def test_a_module_beside_the_kernel_is_not_imported_by_its_process(tmp_path, monkeypatch):
+    """One called resource.py ran before the kernel was watched, and could read the reference unseen."""
+    for name in ("resource", "selectors"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    found = Isolated(threads=1)
+    try:
+        assert found.ask({"ask": "gpu"}).status == "ok"
+    finally:
+        found.close()
