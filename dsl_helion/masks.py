@@ -120,8 +120,9 @@ def kv_tile_range(seq, first_pos, last_pos, seq_len, f, tile_size, there=None):
         full_end = torch.minimum(seq_len, first_pos + f["sliding_window"])
     if f["spans"] is not None:
         some_first, some_last, all_first, all_last = span_keys(seq, there, first_pos, last_pos, f)
-        end_key = torch.maximum(end_key, some_last + 1)
-        full_end = torch.maximum(full_end, all_last + 1)
+        # a span may end at the largest int32: cut it before adding one
+        end_key = torch.maximum(end_key, torch.minimum(some_last, seq_len - 1) + 1)
+        full_end = torch.maximum(full_end, torch.minimum(all_last, seq_len - 1) + 1)
     if f["spans"] is not None or f["causal_per_sequence"] is not None:
         full_end = torch.minimum(full_end, seq_len)
     if f["tree_bias"] is not None:  # the context is at least this long, or the first row is outside the tree

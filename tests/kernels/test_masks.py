@@ -162,8 +162,9 @@ def test_a_chunk_prunes_what_lies_before_it_and_nothing_else(dsl, chunk: int, lo
 
 @pytest.mark.parametrize("window", [slow_in_helion(None), 2], ids=["full", "window"])
 def test_spans_open_what_a_mask_hides_and_end_with_the_sequence(dsl, window: int | None) -> None:
-    spans = torch.tensor([[[0, 0], [2, 9], [10, 40]], [[5, 5], [1, 0], [0, 0]]], dtype=torch.int32)
-    judge(dsl, Features(spans=spans, sliding_window=window), (0, 1))
+    endless = [[0, 0], [3, 2**31 - 1], [1, 1]]
+    spans = torch.tensor([[[0, 0], [2, 9], [10, 40]], [[5, 5], [1, 0], [0, 0]], endless], dtype=torch.int32)
+    judge(dsl, Features(spans=spans, sliding_window=window), (0, 1, 2))
 
 
 @pytest.mark.parametrize(
