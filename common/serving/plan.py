@@ -22,7 +22,7 @@ from common.serving.points import Point, expect_points, typical
 from common.serving.prepared import Prepared
 from common.serving.reach import Reach
 from common.serving.winners import Timed
-from common.spec import AttentionShape, Features, PagedBatch, SpecError
+from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
 from common.spec.features import of_seqs
 from common.spec.kernel import asked_of
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
@@ -112,6 +112,8 @@ class Plan(PagedAttention):
             raise SpecError("seq_lens", f"{batch.num_seqs} sequences", f"at most the plan's {self.max_seqs}")
         choice = self.choice_of(batch.stats, asked_of(batch, features), features.sees)
         if choice not in self._layouts:
+            if batch.layout is not Layout.PAGED:
+                raise SpecError("key_cache", f"{batch.layout.value} pages", "those of a plan with kernel='split'")
             raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
         met = compiled_by(choice, batch.num_tokens, batch.num_seqs)
         self._note({(*one, _form(batch, written, one)) for one in met})

@@ -90,8 +90,12 @@ def test_options_reach_the_kernel(name, options):
 def test_a_cache_that_is_x_packed_is_served_by_split():
     module = dsl("dsl_triton")
     batch = make_batch([(1, 37), (5, 20)], SHAPE, layout=Layout.X_PACKED, new_kv=True)
-    out = module.paged_attention(**tensors(batch), **exact(batch), key=batch.key, value=batch.value)
-    judged(module, batch, out)
+    given = tensors(batch) | exact(batch) | {"key": batch.key, "value": batch.value}
+    judged(module, batch, module.paged_attention(**given))
+    plan = module.plan_paged_attention(SHAPE, 8, 2, 64, "cpu", kernel="split")
+    judged(module, batch, plan(**given, out=torch.empty_like(batch.query)))
+    with pytest.raises(SpecError, match="key_cache: found x_packed pages"):
+        module.plan_paged_attention(SHAPE, 8, 2, 64, "cpu")(**given, out=torch.empty_like(batch.query))
 
 
 def test_scratch_full_of_nan_changes_nothing():
