@@ -145,7 +145,9 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
     copied = Copied(**dense, programs=2 * units, copy_programs=8 * units, overlap=overlap, descriptors=gpu.tma)
-    if gpu.tma and dense["block_m"] == 128 and parts_of(shape) == 1:
+    # products that read a tile from shared memory hold one stage more than those through pages
+    fit = dense["block_m"] == 128 and fits(128, dense["tile_size"], 4, dense["num_stages"], shape, gpu, dense=True)
+    if gpu.tma and fit and parts_of(shape) == 1:
         copied = replace(copied, least_tokens=LEAST_COPIED)
     return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix, overlap=overlap)
 

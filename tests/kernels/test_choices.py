@@ -15,6 +15,7 @@ from common import gpus
 from common.cases.batch import make_batch
 from common.cases.named import CASES
 from common.choice import columns
+from common.choice.legal import fits_one
 from common.gpus import resolve
 from common.serving.call import PagedAttention
 from common.serving.choice import NO_GPU
@@ -69,6 +70,18 @@ def test_every_choice_is_legal(dsl, kernel, number) -> None:
         shape = AttentionShape(32, 8, head, 16, dtype, value)
         for heuristics in ("default", "learned")[: 1 + (gpu in some)]:
             ensure_legal(dsl, kernel, chosen(dsl, kernel, shape, lens, gpu, heuristics), shape, gpu)
+
+
+def test_a_static_grid_copies_keys_only_where_a_program_holds_their_tiles(dsl) -> None:
+    """Its products hold a tile more than those through pages: K of 256 float32 lanes beside V of 128 fits these."""
+    copying, default = 0, dsl.module("static_grid").default
+    for gpu, (head, value), dtype in itertools.product(GPUS, [*HEADS, (256, 128), (320, 64)], DTYPES):
+        shape = AttentionShape(32, 8, head, 16, dtype, value)
+        part = default(shape, BatchStats.of([(2048, 2048)]), gpu).copied
+        copying += part.least_tokens > 0
+        sizes = part.block_m, part.tile_size, part.num_warps, part.num_stages
+        assert not part.least_tokens or fits_one(*sizes, shape, gpu, dense=True), (gpu.name, shape)
+    assert copying >= 50
 
 
 def ensure_legal(dsl, kernel, config, shape, gpu) -> None:
