@@ -20,6 +20,9 @@ def decode(query, key_cache, value_cache, block_table, query_start_loc, seq_lens
 
 
 if __name__ == "__main__":
-    from diptych_check import main  # as `diptych-check own_kernel:decode` in this folder
+    import os
 
+    from diptych_check import main
+
+    os.chdir(os.path.dirname(os.path.abspath(__file__)))  # as `diptych-check own_kernel:decode` in this folder
     raise SystemExit(main(["own_kernel:decode", *sys.argv[1:]]))  # --level first: a first word, in seconds

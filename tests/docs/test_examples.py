@@ -29,7 +29,6 @@ PACKAGES = {"serve_vllm": "vllm", "generate_transformers": "transformers"}
 def run(name, folder):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    environment["PYTHONPATH"] += os.pathsep + str(EXAMPLES)
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *ARGUMENTS.get(name, ())]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=folder)
 
