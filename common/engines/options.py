@@ -22,6 +22,7 @@ from common.versions import SAID, ensure
 DEFAULT, PORTABLE = "triton/native.auto", "triton/auto"  # the default kernel, and that of a portable engine
 WARM = ("served", "all", "none")
 WRITERS = ("diptych", "engine")
+MOST_CHILDREN = 256  # each imports torch
 VARIABLES = tuple(
     f"DIPTYCH_{name}"
     for name in ("KERNEL", "TYPICAL_SEQ_LEN", "WARM", "WRITER", "PORTABLE", "MEASURE", "PACK", "CHILDREN")
@@ -147,7 +148,7 @@ class Options:
             portable == "1",
             _number(given, "DIPTYCH_MEASURE", "candidates"),
             given.get("DIPTYCH_PACK", ""),
-            _number(given, "DIPTYCH_CHILDREN", "processes"),
+            _number(given, "DIPTYCH_CHILDREN", "processes", most=MOST_CHILDREN),
         )
 
 
@@ -158,11 +159,11 @@ def _misspelt(name: str) -> None:
     log.warning("environment: found %s, which nothing reads, allowed %s", name, meant)
 
 
-def _number(given: Mapping[str, str], name: str, of: str, least: int = 0) -> int:
+def _number(given: Mapping[str, str], name: str, of: str, least: int = 0, most: int = 2**31 - 1) -> int:
     """The number in a variable, 0 where it is not set. Raises SpecError."""
     text = given.get(name)
     if text is None:
         return 0
-    if not (text.isascii() and text.isdecimal() and least <= int(text[:20]) < 2**31):
-        raise SpecError(name, f"{text!r:.60}", f"a number of {of}, from {least} to 2^31 - 1")
+    if not (text.isascii() and text.isdecimal() and least <= int(text[:20]) <= most):
+        raise SpecError(name, f"{text!r:.60}", f"a number of {of}, from {least} to {most}")
     return int(text)

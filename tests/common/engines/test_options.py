@@ -50,10 +50,10 @@ def test_another_id_is_refused_with_the_variable_and_what_is_allowed(kernel_id):
     "environment",
     [
         {"DIPTYCH_TYPICAL_SEQ_LEN": "0"},
-        {"DIPTYCH_TYPICAL_SEQ_LEN": "long"},
         {"DIPTYCH_TYPICAL_SEQ_LEN": "9" * 30},
         {"DIPTYCH_MEASURE": "-1"},
         {"DIPTYCH_CHILDREN": ""},
+        {"DIPTYCH_CHILDREN": "257"},
         {"DIPTYCH_PORTABLE": "no"},  # the native kernel's own check knows 1 alone
         {"DIPTYCH_WARM": "some"},
         {"DIPTYCH_WRITER": "vllm"},
