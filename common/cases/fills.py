@@ -205,9 +205,9 @@ MOST_CODE = 2.0**13  # of e5m2, whose larger ones would pass fp16 in a scaled su
 
 
 def every_code(batch: PagedBatch, features: Features) -> None:
-    """V of fp8 has every finite code of its type, and K too beside a query of 16 bits or more, which is as much smaller
-    as K is larger. Drawn, elements have no more than four times their standard deviation, and the upper half of
-    the exponents of a type is never read."""
+    """V of fp8 has every finite code of its type, and so has an fp8 query; beside a query of 16 bits or more K has, and
+    the query is as much smaller as K is larger. Drawn, elements have no more than four times their standard deviation,
+    and the upper half of the exponents of a type is never read."""
     generator = torch.Generator().manual_seed(0)
     key, value = batch.by_token()
     codes = torch.arange(256, dtype=torch.uint8).view(value.dtype).float()
@@ -220,6 +220,9 @@ def every_code(batch: PagedBatch, features: Features) -> None:
             cache[where] = codes[drawn].to(cache.dtype).to(cache.device)
     if wide:
         _live(batch).mul_(2.0 ** -round(math.log2(float(codes.square().mean().sqrt()))))
+    else:
+        drawn = torch.randint(len(codes), batch.query.shape, generator=generator)
+        batch.query.copy_(codes[drawn].to(batch.query.dtype))
     fill_new_tokens([batch])
 
 

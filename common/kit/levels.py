@@ -38,14 +38,15 @@ _TAIL = {"fill": far_tail, "brief": True, "lse": None} | _TWO_HEADS
 LONG_TAIL = named("keys-65541-tail", lens=((1, 65541), (1, 40)), head_size=16, block_size=64, **_TAIL)
 # As long as the contexts that models are sold with, in a form that a CPU can count: at `full`.
 LONGEST = named("keys-1048579", lens=((1, 1048579), (2, 40)), heads=(1, 1), head_size=8, block_size=64)
-LENGTHS = named("lengths-1-to-200", lens=decodes(*range(1, 201)), head_size=16, block_size=8)  # in one batch
+# In one batch of decodes alone, which has over 8,192 rows.
+LENGTHS = named("lengths-1-to-200", lens=decodes(*range(1, 201)), heads=(42, 2), head_size=8, block_size=8, brief=True)
 _CODES = {"lens": ((1, 45), (5, 90), (18, 130)), "fill": every_code}
 _E4M3, _FNUZ, _E5M2 = FP8
 CODES: tuple[Case, ...] = (  # of fp8: all of each type
     named("codes-e4m3", kv_dtype=_E4M3, scales="one", **_CODES),
     named("codes-e4m3fnuz", kv_dtype=_FNUZ, scales="heads", dtype=torch.float32, **_CODES),
     named("codes-e5m2", kv_dtype=_E5M2, scales="tokens", dtype=torch.float16, **_CODES),
-    named("codes-fp8-query", fp8_query=_E4M3, scales="one", **_CODES),
+    named("codes-fp8-query", fp8_query=_E4M3, scales="one", softmax_scale=0.003, **_CODES),
 )
 RUNS = named("pages-in-runs", lens=((1, 300), (20, 90), (3, 200)), block_size=8, arrange=layouts.page_runs)
 AFTER_LONGER = named("scratch-after-longer", lens=decodes(45, 20), **_TWO_HEADS)
@@ -61,7 +62,7 @@ BY_NAME = {case.name: case for case in KIT_CASES}
 # Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
 SMOKE = (
     "query-15-16-17", "query-0", "context-page-plus-1", "sequence-at-page", "sequence-at-tile", "sequence-1",
-    "one-empty-sequence", "batch-0", "no-tokens", "batch-1", "all-decode", "all-prefill",
+    "one-empty-sequence", "cache-without-pages", "batch-0", "no-tokens", "batch-1", "all-decode", "all-prefill",
     "prefill-and-decode-alternate",
     "pages-permuted", "pages-shared", "table-exactly-as-wide-partial-page", "table-columns-int64",
     "page-id-beyond-20-bits", "query-in-fused-qkv", "cache-interleaved", "cache-hnd", "unaligned-and-odd-strides",
@@ -70,7 +71,7 @@ SMOKE = (
     "sinks-near-the-mass", "non-causal", "padded-tokens", "hints-too-small", "everything-at-once", "keys-4500",
     "keys-4500-planted", "keys-65541-tail",
     "scratch-after-longer", "scratch-after-more", "company-decodes", "company-prompt", "company-shared-prefix",
-    "invariant-decodes", "invariant-prompt", "invariant-shared-prefix", "values-keys-past-fp16",
+    "invariant-decodes", "invariant-prompt", "invariant-shared-prefix", "values-keys-past-fp16", "values-values-tiny",
     "values-logits-far-below",
     "spans-apart", "tree-larger-than-the-query",
     "values-seen-nan", "values-seen-inf", "keys-seen-nan", "query-nan", "fp8-values-seen-nan",

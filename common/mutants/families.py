@@ -91,6 +91,10 @@ BETWEEN: tuple[str, ...] = (
     "(at.features.sliding_window or 0) > 1 and (at.features.sliding_window or 0) % 64 == 0",
     "at.features.sinks is not None and at.features.sliding_window == 128",
     "at.batch.num_seqs % 32 == 0", "at.batch.num_seqs > 1 and at.seq % 32 == 31",
+    "at.batch.stats.max_query_len == 1 and at.tokens.start * at.batch.shape.num_query_heads > 8192",
+    "at.batch.num_seqs > 2 and len(set(at.batch.block_table[:2, 0].tolist())) == 1 "
+    "and int(at.batch.block_table[at.seq, 0]) != int(at.batch.block_table[0, 0])",
+    "at.batch.shape.num_kv_heads == 8 and at.batch.shape.queries_per_kv == 5",
 )  # fmt: skip
 
 

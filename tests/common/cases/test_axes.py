@@ -244,3 +244,14 @@ def test_a_number_of_no_case_is_refused():
             by_axes.values_of(number)
     with pytest.raises(ValueError, match="number: found"):
         drawn_case(5, num_drawn(5, "full"))
+
+
+def test_flags_show_where_kernels_go_other_ways():
+    """Flags of a decode alone were asked in most of these places: a kernel that ignored them there passed."""
+    rows = [row for row in by_axes._regimes() if row["non_causal"] is not None]
+    assert sum(row["query"] > 1 for row in rows) > 3 * len(rows) // 4
+
+
+def test_heads_of_public_models_are_asked_together():
+    """40 query heads over 8 were not: each number was asked beside another."""
+    assert {(row["kv_heads"], row["ratio"]) for row in SMOKE} >= {(8, 5), (8, 3), (8, 8), (8, 16), (4, 7), (4, 9)}

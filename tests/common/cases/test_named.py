@@ -91,7 +91,7 @@ def test_pages_are_arranged_as_names_say():
     twice = batch_of("page-twice-in-one-sequence").block_table
     assert twice[0, 0] == twice[0, 1]
     shared = batch_of("pages-shared").block_table[:, :2].tolist()
-    assert shared[0] == shared[1] == shared[2]
+    assert shared[0] == shared[1] == shared[3] != shared[2]
     assert int(batch_of("page-id-beyond-20-bits").block_table[0, 0]) >= 1 << 20
     stale = batch_of("table-tail-of-other-sequences").block_table
     assert stale[0, 1] == stale[1, 0] and stale[2, 2] == stale[3, 0]

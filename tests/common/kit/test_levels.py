@@ -113,3 +113,9 @@ def test_the_cases_of_codes_have_every_finite_code_of_their_type(name):
     caches = [batch.value_cache] if case.fp8_query else [batch.key_cache, batch.value_cache]
     assert all(set(every.tolist()) <= set(cache.float().flatten().tolist()) for cache in caches)
     assert name in levels.SMOKE
+
+
+def test_decodes_alone_have_many_rows():
+    """Batches of decodes had fewer than a thousand rows of tokens and heads: those behind could be unwritten."""
+    decodes = [BY_NAME[name] for name in levels.SMOKE if all(query == 1 for query, _ in BY_NAME[name].lens)]
+    assert max(len(case.lens) * case.heads[0] for case in decodes) > 2**13
