@@ -12,7 +12,7 @@ import argparse
 
 import torch
 
-from common import gpus
+from common import gpus, interpreter
 from common.oracle.integrity import words
 from compare.bench.arena import Arena
 from compare.bench.gate import Rejected
@@ -48,6 +48,7 @@ def options(new: argparse.ArgumentParser) -> None:
 
 @refusing(registry.UnknownKernel, GrammarError)
 def main(asked: argparse.Namespace) -> int:
+    interpreter.begin()
     kernels = registry.select(asked.kernels)
     row = Workload(asked.workload, parse_lens(asked.workload), parse_shape(asked.shape, 16, "bf16"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
