@@ -277,7 +277,8 @@ def returned(found: Any, target: Any) -> tuple[Any, Any]:
     """What a call gave back as `out` and LSE; None for what it wrote in place. Behind these two others may stand. A
     status or a handle, from a target that is given `out`, is no result. Raises Declined for a list or the like, which
     a caller can take for neither."""
-    out, lse = (*found, None, None)[:2] if isinstance(found, tuple) else (found, None)
+    plain = isinstance(found, tuple) and type(found).__iter__ is tuple.__iter__  # another's could compute now
+    out, lse = (*found, None, None)[:2] if plain else (found, None)
     if isinstance(out, Iterable | Awaitable) and not isinstance(out, torch.Tensor | str):
         raise Declined(
             f"out: found a {type(out).__name__}, allowed None, a torch.Tensor, or a tuple that begins with it"

@@ -60,6 +60,12 @@ def test_an_output_that_is_right_and_not_what_a_caller_gets_is_wrong(gives, word
     assert found.status == "incorrect" and words in found.reason, found
 
 
+def test_a_tuple_that_computes_when_it_is_unpacked_is_no_result():
+    late = type("Late", (tuple,), {"__iter__": lambda self: iter(())})
+    with pytest.raises(isolated.Declined, match="found a Late"):
+        isolated.returned(late(), lambda out: None)
+
+
 @pytest.mark.parametrize(
     ("case", "why"),
     [("page-24", "LIMITS, block_size: 24 is not among 16"), ("window-page", "not in SUPPORTS: sliding_window")],
