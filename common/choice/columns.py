@@ -21,6 +21,7 @@ from common.choice.legal import (
     is_dense,
     part_lanes,
     registers,
+    staged_rows,
 )
 from common.gpus import REGISTERS, Gpu
 from common.spec import AttentionShape
@@ -81,6 +82,7 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
             "bytes": shape.dtype.itemsize, "cache_bytes": shape.cache_dtype.itemsize, "page": shape.block_size,
             "parts": parts_of(shape),
             "units": max(gpu.units, 1), "warp": gpu.warp_size, "shared": gpu.shared_bytes,
+            "staged": staged_rows(gpu),
             "nvidia": gpu.vendor == "nvidia",
             "hbm": gpu.bytes_per_us, "peak": gpu.flops_per_us / max(gpu.units, 1),
         })  # fmt: skip

@@ -64,20 +64,30 @@ def value_parts(rows: int, tile: int, threads: int, values: int) -> tuple[slice,
     return tuple(slice(lane, min(lane + part, values)) for lane in range(0, values, part))
 
 
+def staged_rows(gpu: Gpu) -> float:
+    """Rows of a Q Block below which P passes through shared memory on its way to a product: on NVIDIA's GPUs all, but
+    for wgmma, which takes it from registers."""
+    return 0 if gpu.vendor != "nvidia" else WARP_GROUP_ROWS if gpu.arch == "sm_90" else np.inf
+
+
 def holds(
     rows: Any, tile: Any, threads: Any, stages: Any, lanes: Any, values: Any, query_bytes: Any, cache_bytes: Any,
-    shared: Any, dense: Any = False,
+    shared: Any, staged: Any, dense: Any = False,
 ) -> Any:  # fmt: skip
     """Whether a program of so many rows fits; numbers or arrays. lanes, values: powers of two, of K and of V. shared:
-    bytes. dense: tiles are blocks of contiguous keys, as those of `unpaged`, which sums values in parts.
+    bytes. staged: as staged_rows. dense: tiles are blocks of contiguous keys, as those of `unpaged`, which sums values
+    in parts.
 
-    Shared memory has K and V of each stage in flight, and Q; V beside a query of 8 bits is multiplied in fp16.
+    Shared memory has K and V of each stage in flight, and Q; V beside a query of 8 bits is multiplied in fp16. Beside a
+    staged P there are a float a row, and in float32 a tile of K or V once more.
     """
     lanes, values = np.maximum(lanes, LEAST_LANES), np.maximum(values, LEAST_LANES)
     values = np.where(dense, part_lanes(rows, tile, threads, values), values)
     multiplied = np.where(dense & (rows >= WARP_GROUP_ROWS), 1, 0)  # a tile that products read cannot be loaded
     keys = tile * np.maximum(stages - 1 + multiplied, 1)
     held = keys * (lanes * query_bytes + values * np.maximum(query_bytes, 2)) + rows * lanes * query_bytes
+    again = np.where(query_bytes > 2, tile * np.maximum(lanes, values) * query_bytes, 0)
+    held = held + np.where(rows < staged, rows * (tile * np.maximum(query_bytes, 2) + REGISTER_BYTES) + again, 0)
     return (held <= shared) & (in_registers(rows, tile, threads, lanes, values, cache_bytes) <= FILLED)
 
 
@@ -85,7 +95,7 @@ def fits(b: Columns, c: Columns, part: str) -> np.ndarray:
     """Whether candidates fit, by their launch of `part` (`long_`, `short_`). b, c: as columns.launches has them."""
     rows = np.maximum(c[part + "block_m"], 2 ** np.ceil(np.log2(b["ratio"])))
     tile, warps, stages = (c[part + name] for name in ("tile_size", "num_warps", "num_stages"))
-    of = (b[name] for name in ("lanes", "value_lanes", "bytes", "cache_bytes", "shared"))
+    of = (b[name] for name in ("lanes", "value_lanes", "bytes", "cache_bytes", "shared", "staged"))
     return holds(rows, tile, warps * b["warp"], stages, *of, is_dense(c, part))
 
 
@@ -99,7 +109,7 @@ def fits_one(
 ) -> bool:
     """Whether one launch fits, as the kernels' spaces ask it. dense: as of `holds`."""
     lanes = power_of_two(shape.head_size), power_of_two(shape.value_lanes)
-    sizes = shape.dtype.itemsize, shape.cache_dtype.itemsize, gpu.shared_bytes
+    sizes = shape.dtype.itemsize, shape.cache_dtype.itemsize, gpu.shared_bytes, staged_rows(gpu)
     return bool(holds(rows, tile, warps * gpu.warp_size, stages, *lanes, *sizes, dense))
 
 

@@ -67,14 +67,14 @@ def points(folders: Sequence[Path], dsl: str) -> list[Point]:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The folder itself, where it is a run; else every run below it whose GPU was there. Raises NotThisRun where there
-    is none."""
-    if (folder / "manifest.json").exists():
-        return [folder]
-    runs = sorted(path.parent for path in folder.rglob("manifest.json"))
+    """The folder itself, where it is a run; else every run below it. Raises NotThisRun where none had a GPU."""
+    within = (
+        [folder / "manifest.json"] if (folder / "manifest.json").exists() else sorted(folder.rglob("manifest.json"))
+    )
+    runs = [path.parent for path in within]
     runs = [one for one in runs if any(packed.there(one / log) for log in (CELLS, "candidates.jsonl")) and _timed(one)]
     if not runs:
-        raise records.NotThisRun(f"fit: found {folder} without any run's manifest.json, allowed runs")
+        raise records.NotThisRun(f"fit: found {folder} without any run of a GPU that was there, allowed runs")
     return runs
 
 

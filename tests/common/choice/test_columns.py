@@ -84,7 +84,7 @@ def test_a_table_is_finite_for_any_candidate_and_wide_as_said():
     assert found.shape == (len(shapes) * 3 * len(kernels), width()) and np.isfinite(found).all()
 
 
-@pytest.mark.parametrize("gpu", ["h200", "mi300"])
+@pytest.mark.parametrize("gpu", ["h200", "l40s", "mi300"])
 def test_of_many_candidates_fits_what_fits_of_one(gpu):
     gpu, found = resolve(gpu), set()
     for shape in (SHAPE, AttentionShape(8, 1, 256, 16), AttentionShape(4, 4, 512, 16), AttentionShape(4, 4, 8, 16)):
@@ -95,6 +95,15 @@ def test_of_many_candidates_fits_what_fits_of_one(gpu):
             assert of_many == legal.fits_one(rows, tile, warps, stages, shape, gpu), (shape, part)
             found.add(bool(of_many))
     assert found == {True, False}
+
+
+def test_probabilities_take_shared_memory_where_no_wgmma_reads_them_from_registers():
+    """64 rows by 64 keys of 256 lanes in two stages: 96 KiB, and P 8 KiB, which an L40S of 99 KiB lacks."""
+    shape = AttentionShape(16, 8, 256, 16)
+    assert not legal.fits_one(64, 64, 4, 2, shape, resolve("l40s")) and legal.fits_one(
+        64, 32, 4, 2, shape, resolve("l40s")
+    )
+    assert [legal.staged_rows(resolve(gpu)) for gpu in ("h200", "mi300", "a100")] == [64, 0, np.inf]
 
 
 def test_a_program_of_unpaged_sums_as_many_values_as_registers_hold():

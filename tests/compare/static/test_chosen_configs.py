@@ -33,6 +33,15 @@ def test_what_is_chosen_compiles(compiled, dsl, target):
     assert len(found) == len(jobs) and not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["triton/auto", "triton/static_grid", "helion/auto"])
+def test_what_is_chosen_fits_where_shared_memory_is_least(compiled, kernel):
+    """P lies there too, and in float32 a tile once more."""
+    shapes = AttentionShape(16, 8, 256, 16, torch.bfloat16), AttentionShape(8, 2, 128, 16, torch.float32)
+    found = compiled(resolve("l40s"), *(compilation(kernel, ((1000, 1000),) * 2, shape) for shape in shapes))
+    assert [(one.status, one.reason) for one in found] == [("ok", "")] * len(shapes)
+
+
 @pytest.mark.parametrize(
     ("dsl", "gpu"),
     [

@@ -99,7 +99,9 @@ def test_a_manifest_that_is_none_is_named(tmp_path):
 def test_a_folder_of_runs_is_those_whose_gpu_was_there(tmp_path):
     timed = cell(DECODES, "triton/q_block", 9.0, config=registry.load("triton/q_block").DEFAULT)
     here = run(tmp_path / "runs" / "here", timed)
-    synthetic_run.write(tmp_path / "runs" / "absent", [], gpu=GPU | {"present": False})
+    absent = synthetic_run.write(tmp_path / "runs" / "absent", [], gpu=GPU | {"present": False})
+    with pytest.raises(records.NotThisRun, match="absent"):
+        runs_in(absent)
     synthetic_run.write(tmp_path / "runs" / "none", [])
     assert runs_in(here) == runs_in(tmp_path) == [here]
     (here / "manifest.json").write_text("{")
