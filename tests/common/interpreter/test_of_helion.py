@@ -128,7 +128,7 @@ def test_a_triton_kernel_imports_no_helion():
 def test_an_isolated_child_has_helion_repaired_where_the_kernel_imports_it(tmp_path, monkeypatch):
     """By a package that it runs by its path."""
     said = "SUPPORTS = [str(helion.runtime.get_num_sm(torch.device('cpu')))]"
-    source = f"import helion.runtime, sys, torch\nassert 'triton' in sys.modules\n{said}\ndef call(query): ...\n"
+    source = f"import helion.runtime, sys, torch\nassert 'triton' in sys.modules\n{said}\ndef call(*inputs): ...\n"
     (tmp_path / "somebody.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with closing(Isolated(interpret=True)) as child:

@@ -123,7 +123,7 @@ def test_root_without_what_it_takes_says_so(monkeypatch):
 
 def test_a_child_that_finds_no_gpu_as_another_user_goes_on_as_who_calls(child, of_the_same_user):
     assert child.ask({"ask": "gpu"}).said["gpu"] == torch.cuda.is_available()
-    found = of_the_same_user.ask({"ask": "describe", "kernel": "os:geteuid", "adapter": "auto"})
+    found = of_the_same_user.ask({"ask": "describe", "kernel": "builtins:print", "adapter": "auto"})
     assert (found.status, of_the_same_user.not_isolated, of_the_same_user._user) == ("ok", "of a test", None)
 
 

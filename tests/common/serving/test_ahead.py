@@ -58,7 +58,8 @@ def test_a_kernel_that_does_not_compile_raises_from_the_warm_up_what_the_compile
 def test_what_children_compiled_for_an_absent_gpu_is_what_a_warm_up_finds(tmp_path, monkeypatch):
     """Two processes, a share each; then Triton's own cache has all that ahead_child.py asks for."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    stated = [(list(points([1, 2], [16, 64])), False), (list(prompts([1, 2], [16, 64], [16, 32])), True)]
+    sizes = [1, 2], [1, 2, 4, 8, 16, 32, 64]
+    stated = [(list(points(*sizes)), False), (list(prompts(*sizes, [2, 4, 8, 16, 32])), True)]
     shape, gpu = AttentionShape(8, 2, 64, 16, torch.bfloat16), gpus.resolve("h200")
     work = Work("dsl_triton.auto", None, shape, Features(), (32, 2, 64), 4, stated, gpu)
     assert Children(work, 2).end() and len(list(tmp_path.rglob("*.cubin"))) >= 3

@@ -31,7 +31,7 @@ def names():
 
 
 DAILY = {
-    "h200/history/2026-11-25/gluon",
+    "h200/fig8",
     "mi300/family",
 }  # of a GPU that was here and of one that was not: a few seconds each
 
