@@ -217,7 +217,7 @@ def moved_us(b: Columns, c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray
     parts = np.where(whole & (short > 1), short * shorts, 0.0)
     parts = parts + np.where(whole & (long > 1) & (b["prompts"] > 0), long * (b["tokens"] - b["shorts"]), 0.0)
     copied = np.minimum(b["prompts"] * np.maximum(b["all_keys"] / b["seqs"], _prompt(b)), b["all_keys"])
-    lanes, values = (np.where(_in_parts(b, c), b["head"], b[name]) for name in ("lanes", "value_lanes"))
-    copy = copied * b["kv_heads"] * (lanes + values) * (b["cache_bytes"] + b["bytes"])
+    lanes = np.where(_in_parts(b, c), 2 * b["head"], b["lanes"] + b["value_lanes"])
+    copy = copied * b["kv_heads"] * lanes * (b["cache_bytes"] + b["bytes"])
     copy = np.where(c["kernel"] == KERNELS.index("unpaged"), copy, 0.0)
     return (b["all_keys"] * kv + io) / b["hbm"], part * parts / b["hbm"], copy / b["hbm"]

@@ -6,6 +6,8 @@ its candidates differ, which takes more than counting. Constants are fitted to l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from common.choice.columns import Columns, Launch, launches, moved_us
@@ -16,11 +18,13 @@ TERMS = ("launch", "bytes", "matrix", "tiles", "waves", "merge", "copy")
 BYTES, TILES = TERMS.index("bytes"), slice(TERMS.index("matrix"), TERMS.index("waves"))
 
 
-def terms(b: Columns, c: Columns, launched: tuple[Launch, Launch] | None = None) -> np.ndarray:
-    """[..., term] of batches and candidates that broadcast, each to be multiplied by its constant. launched: as
-    columns.launches of them."""
+def terms(
+    b: Columns, c: Columns, launched: tuple[Launch, Launch] | None = None, moved: Sequence[np.ndarray] | None = None
+) -> np.ndarray:
+    """[..., term] of batches and candidates that broadcast, each to be multiplied by its constant. launched, moved: as
+    columns.launches and moved_us of them."""
     long, short = launched or launches(b, c)
-    kv, parts, copy = moved_us(b, c)
+    kv, parts, copy = moved or moved_us(b, c)
     matrix = sum(one.span * one.products_us * one.together for one in (long, short))
     waves = np.where(long.tiles > 0, long.waves, 0.0) + np.where(short.tiles > 0, short.waves, 0.0)
     made = np.empty((*matrix.shape, len(TERMS)))

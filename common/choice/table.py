@@ -38,8 +38,9 @@ def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch,
     of_short = [*_part(b, c, "short_"), *_launched(b, short)]
     at_long, at_short = len(found), len(found) + len(of_long)
     found += of_long + of_short
-    found += [_log(us) for us in moved_us(b, c)]
-    found += [_log(parted(constants, terms(b, c, (long, short))).sum(axis=-1))]
+    moved = moved_us(b, c)
+    found += [_log(us) for us in moved]
+    found += [_log(parted(constants, terms(b, c, (long, short), moved)).sum(axis=-1))]
     made = np.empty((len(found), *long.span.shape))
     for number, one in enumerate(found):
         made[number] = one[0] if isinstance(one, tuple) else one

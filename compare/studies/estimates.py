@@ -57,12 +57,12 @@ def rows() -> dict[str, Workload]:
 
 
 def records(gpu: str, results: Path) -> Iterator[tuple[str, Record]]:
-    """(run, record) of every measured cell of a GPU. Raises ValueError, OSError."""
-    for folder in sorted((results / gpu).iterdir()):
-        if any(folder.glob("cells.jsonl*")):
-            for record in combined(latest(read_records(folder / "cells.jsonl"))):
-                if record.timing is not None and record.gpu == gpu:
-                    yield folder.name, record
+    """(run, record) of every measured cell of a GPU, in runs at any depth. Raises ValueError, OSError."""
+    here = results / gpu
+    for folder in sorted({file.parent for file in here.rglob("cells.jsonl*")}):
+        for record in combined(latest(read_records(folder / "cells.jsonl"))):
+            if record.timing is not None and record.gpu == gpu:
+                yield folder.relative_to(here).as_posix(), record
 
 
 def points(gpu: str, results: Path) -> list[dict[str, Any]]:
@@ -225,7 +225,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default=GPUS, help=f"with commas; default {GPUS}")
     new.add_argument("--results", type=Path, default=RESULTS, help="where GPU/RUN lie; default docs/results")
     new.add_argument("--published", action="store_true", help="others' times of AMD GPUs, not those of runs")
-    new.add_argument("--out", type=new_file, help="the page; else it is printed. Of the defaults, also the spread")
+    new.add_argument("--out", type=new_file, help="the page; else it is printed. The committed page keeps its spread")
 
 
 @refusing(ValueError)
@@ -237,12 +237,9 @@ def main(asked: argparse.Namespace) -> int:
         return OK
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(text, encoding="utf-8")
-    if asked.published:
-        _keep("amd", spread(found, "mi300"))
-    elif (asked.gpu, asked.results) == (GPUS, RESULTS):
-        _keep("nvidia", spread(found, "h200"))
+    vendor, where = ("amd", "mi300") if asked.published else ("nvidia", "h200")
+    whole = asked.published or (asked.gpu, asked.results) == (GPUS, RESULTS)
+    if whole and asked.out.resolve() == RESULTS / where / "estimates.md":
+        kept = json.loads(SPREAD.read_text()) | {vendor: spread(found, where)}
+        SPREAD.write_text(json.dumps(kept, indent=1) + "\n")
     return OK
-
-
-def _keep(vendor: str, found: dict[str, Any]) -> None:
-    SPREAD.write_text(json.dumps(json.loads(SPREAD.read_text()) | {vendor: found}, indent=1) + "\n")

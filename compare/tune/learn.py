@@ -105,7 +105,7 @@ class Data:
 
     def _over(self) -> np.ndarray:
         """log2 of the formula's time over the least of the row; 0 of a kernel with a plan, as Learned has it."""
-        portable = np.array([not point.kernel.startswith("native") for point in self.points])
+        portable = np.array([not point.native for point in self.points])
         least, over = np.full(self.row.max() + 1, np.inf), np.zeros(len(self.row))
         np.minimum.at(least, self.row[portable], self.table[portable, FORMULA])
         over[portable] = self.table[portable, FORMULA] - least[self.row[portable]]
@@ -123,8 +123,8 @@ def _lost(us: np.ndarray, group: np.ndarray) -> np.ndarray:
 def _without_native(points: Sequence[Point]) -> list[Point]:
     """All points; and of each row with a native kernel its other candidates again as a row of their own, because who
     may not take the native kernel wants the best of the others."""
-    rows = {point.row for point in points if point.kernel.startswith("native")}
-    others = [point for point in points if point.row in rows and not point.kernel.startswith("native")]
+    rows = {point.row for point in points if point.native}
+    others = [point for point in points if point.row in rows and not point.native]
     timed = Counter(point.row for point in others if point.us is not None)
     again = [replace(p, row=(*p.row[:2], f"{p.row[2]}, portable"), rules=False) for p in others if timed[p.row] > 1]
     return [*points, *again]
@@ -217,7 +217,7 @@ def held_out(data: Data, dsl: str, gpu: Gpu, lost: np.ndarray) -> dict[str, list
     """Regrets of `rules` (what `auto` took that day), `first pick`, `best of the first 3` and `5` on the rows of a DSL
     and GPU that are judged, portable kernels alone; ALONE: of the pick among a kernel's own candidates against the best
     of them. lost: as `unseen`."""
-    judged = np.array([p.of(dsl, gpu) and not p.kernel.startswith("native") for p in data.points])
+    judged = np.array([p.of(dsl, gpu) and not p.native for p in data.points])
     judged &= np.isfinite(data.us) & np.isfinite(lost)
     found: dict[str, list[float]] = defaultdict(list)
     for row in np.unique(data.row[judged]):
@@ -266,7 +266,7 @@ def _near_best(data: Data, measured: str, dsl: str) -> Mapping[str, Rows]:
     rows: dict[str, dict[str, set[tuple[int, int]]]] = defaultdict(lambda: defaultdict(set))
     timed = np.bincount(data.row[np.isfinite(data.us)], minlength=data.row.max() + 1)
     for point, loss, row in zip(data.points, data.loss, data.row, strict=True):
-        if point.dsl != measured or timed[row] < 2 or point.kernel.startswith("native") or loss > np.log(NEAR):
+        if point.dsl != measured or timed[row] < 2 or point.native or loss > np.log(NEAR):
             continue
         part, whole = _part(dsl, point.kernel, point.config), _default(dsl, point.kernel)
         if measured != dsl or part.keys() <= whole.keys():  # without a field that is gone

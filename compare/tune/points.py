@@ -55,6 +55,11 @@ class Point:
         """Kernel and config, as columns.configs counts what ran that day."""
         return self.kernel, {**self.config, "whole_heads": self.whole_heads}
 
+    @property
+    def native(self) -> bool:
+        """Whether the kernel is for one GPU, and deals its tiles by a plan of its own."""
+        return self.kernel.startswith("native")
+
     def of(self, dsl: str, gpu: Gpu) -> bool:
         return self.dsl == dsl and self.gpu == gpu
 
@@ -68,10 +73,8 @@ def points(folders: Sequence[Path], dsl: str) -> list[Point]:
 
 def runs_in(folder: Path) -> list[Path]:
     """The folder itself, where it is a run; else every run below it. Raises NotThisRun where none had a GPU."""
-    within = (
-        [folder / "manifest.json"] if (folder / "manifest.json").exists() else sorted(folder.rglob("manifest.json"))
-    )
-    runs = [path.parent for path in within]
+    here = folder / "manifest.json"
+    runs = [path.parent for path in ([here] if here.exists() else sorted(folder.rglob(here.name)))]
     runs = [one for one in runs if any(packed.there(one / log) for log in (CELLS, "candidates.jsonl")) and _timed(one)]
     if not runs:
         raise records.NotThisRun(f"fit: found {folder} without any run of a GPU that was there, allowed runs")

@@ -6,6 +6,7 @@ import json
 import pandas as pd
 import pytest
 
+import synthetic_run
 from common.gpus import resolve
 from compare.exits import USAGE
 from compare.static.estimate import SPREAD, Estimate, LaunchEstimate
@@ -61,6 +62,14 @@ def test_a_folder_without_cells_is_refused(tmp_path, capsys):
     (tmp_path / "mi300" / "empty").mkdir(parents=True)
     asked = argparse.Namespace(gpu="mi300", results=tmp_path, out=None, published=False)
     assert estimates.main(asked) == USAGE and "no measured cell" in capsys.readouterr().err
+
+
+def test_runs_are_found_at_any_depth(tmp_path):
+    row = synthetic_run.workload("8q1s2k", "decode", 8, 8, 1 << 20)
+    for run in ("peers", "history/2026-11-25/peers"):
+        timed = synthetic_run.timed(row, "triton/q_block", 9.0).replace(gpu="h200")
+        synthetic_run.write(tmp_path / "h200" / run, [timed])
+    assert [run for run, _ in estimates.records("h200", tmp_path)] == ["history/2026-11-25/peers", "peers"]
 
 
 def test_the_page_of_published_times_is_that_of_their_rows():
