@@ -15,13 +15,10 @@ from dsl_helion.features import bundle
 from dsl_helion.primitives import normalise, store_lse, store_rows, wide_index
 from dsl_helion.step_plan import item_at
 
-FEW, MANY = (32, 1, 4), (16, 2, 8)  # parts and rows at a time, programs of a Q Block: of short queries alone, of all
-WAVES = 4  # programs for each one that takes items, at most
-
 
 @dataclass(frozen=True)
 class _Merge:
-    num_warps: int = 4
+    num_warps: int
     num_stages: int = 1
 
 
@@ -90,11 +87,9 @@ _merge_parts = kernel(_merge_parts_kernel)
 
 def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse) -> None:
     """Write out (and lse) of every Q Block that is several items. cut: of the plan."""
-    parts, rows, helpers = FEW if cut.is_short else MANY
-    blocks = cut.most_blocks(batch.num_tokens, batch.num_seqs) * batch.shape.num_kv_heads
+    parts, rows, helpers, blocks, warps = cut.merge_form(batch)
     args = (
         workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, out, lse, bundle(features),
-        batch.shape.num_kv_heads, batch.shape.queries_per_kv, cut.short[0], cut.long[0],
-        max(min(blocks, WAVES * cut.programs // helpers), 1), parts, rows, helpers,
+        batch.shape.num_kv_heads, batch.shape.queries_per_kv, cut.short[0], cut.long[0], blocks, parts, rows, helpers,
     )  # fmt: skip
-    run(_merge_parts, _Merge(), args, loop_orders=[[1, 0]])
+    run(_merge_parts, _Merge(warps), args, loop_orders=[[1, 0]])

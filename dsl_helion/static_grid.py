@@ -276,9 +276,8 @@ def _attend_items_kernel(
                     block_m,
                 )  # fmt: skip
             place = programs + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
-        if hl.atomic_add(counters, [2 * which + 1], 1) == programs - 1:  # all have claimed their last: for the next
+        if place == end_place + (programs - 1):  # of as many claims as places the last: for the next layer
             counters[2 * which] = 0
-            counters[2 * which + 1] = 0
 
 
 def _attend_copied_kernel(
@@ -351,9 +350,8 @@ def _attend_copied_kernel(
                         queries_per_kv, block_m,
                     )  # fmt: skip
             place = programs + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
-        if hl.atomic_add(counters, [2 * which + 1], 1) == programs - 1:
+        if place == end_place + (programs - 1):
             counters[2 * which] = 0
-            counters[2 * which + 1] = 0
 
 
 _attend_items = kernel(_attend_items_kernel, "block_q")

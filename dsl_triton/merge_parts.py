@@ -12,9 +12,6 @@ from dsl_triton.features import bundle
 from dsl_triton.primitives import normalise, store_lse, store_rows
 from dsl_triton.step_plan import FIRST_ITEM, MERGES, SIZE, item_at
 
-FEW, MANY = (32, 1, 4), (16, 2, 8)  # parts and rows at a time, programs of a Q Block: of short queries alone, of all
-WAVES = 4  # programs for each one that takes items, at most
-
 
 @triton.jit
 def _merge_parts_kernel(
@@ -80,11 +77,10 @@ def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse, 
     overlap: the launch before takes the items of short queries, and all are.
     """
     shape = batch.shape
-    parts, rows, helpers = FEW if cut.is_short else MANY
-    blocks = cut.most_blocks(batch.num_tokens, batch.num_seqs) * shape.num_kv_heads
-    _merge_parts_kernel[(max(min(blocks, WAVES * cut.programs // helpers), 1) * helpers,)](
+    parts, rows, helpers, blocks, warps = cut.merge_form(batch)
+    _merge_parts_kernel[(blocks * helpers,)](
         workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, out, lse, bundle(features),
         out.stride(), strides(lse), NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv,
         VALUE_SIZE=shape.value_lanes, SHORT_Q=cut.short[0], LONG_Q=cut.long[0], PARTS=parts, ROWS=rows,
-        HELPERS=helpers, OVERLAP=overlap, num_warps=4, **({"launch_pdl": True} if overlap else {}),
+        HELPERS=helpers, OVERLAP=overlap, num_warps=warps, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

@@ -226,26 +226,20 @@ def first_item(plan_ptr, counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.con
 
 @triton.jit
 def next_item(plan_ptr, counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
-    """The place after this program's, as `first_item`: none where every place has a program of its own."""
+    """The place after this program's, as `first_item`: none where every place has a program of its own.
+
+    There are as many claims as places, for each program's last one finds none: the last claim of all sets the counter
+    for the next layer.
+    """
     first, total = list_of(counters_ptr, WHICH, NUM_KV_HEADS)
     place = total
     if total > tl.num_programs(0):
-        place = tl.num_programs(0) + tl.atomic_add(counters_ptr + 2 * WHICH, 1, sem="relaxed")
+        claimed = tl.atomic_add(counters_ptr + 2 * WHICH, 1, sem="relaxed")
+        tl.store(counters_ptr + 2 * WHICH, 0, mask=claimed == total - 1)
+        place = tl.num_programs(0) + claimed
     there = place < total
     seq, item = item_at(plan_ptr + (first + place // NUM_KV_HEADS) * SIZE, there)
     return place, there, seq, item
-
-
-@triton.jit
-def leave(counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
-    """Once all programs have claimed their last item, set the counters for the next layer."""
-    done = 0
-    _, total = list_of(counters_ptr, WHICH, NUM_KV_HEADS)
-    if total > tl.num_programs(0):
-        done = tl.atomic_add(counters_ptr + 2 * WHICH + 1, 1) + 1
-    if done == tl.num_programs(0):
-        tl.store(counters_ptr + 2 * WHICH, 0)
-        tl.store(counters_ptr + 2 * WHICH + 1, 0)
 
 
 @triton.jit
@@ -306,7 +300,6 @@ def _attend_items_kernel(
             )  # fmt: skip
         else:
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
-    leave(counters_ptr, WHICH, NUM_KV_HEADS)
     if OVERLAP and WHICH != 0:
         tl.extra.cuda.gdc_wait()  # this launch ends after that of the short queries, beside which it ran
 
@@ -372,7 +365,6 @@ def _attend_copied_kernel(
             )  # fmt: skip
         else:
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
-    leave(counters_ptr, WHICH, NUM_KV_HEADS)
 
 
 def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from common.spec.features import Features
 from common.spec.kernel import Capacity
-from common.spec.metadata import ANY_QUERY, cdiv
+from common.spec.metadata import ANY_QUERY, cdiv, power_of_two
 from common.spec.paged_batch import AttentionShape, PagedBatch, SpecError
 from common.spec.workspaces import CopyScratch
 
@@ -26,13 +26,14 @@ FIRST_ITEM = len(FIELDS)  # of entry n, where the device cuts: the first item of
 SIZE = 16  # entries begin at multiples of 64 bytes: one line of the cache holds an item
 END, HOLE = -1, -2  # no item from here on; a segment that its Q Block is too short for
 NOWHERE = -(2**30)
-# int32: items claimed and programs done by the launch of each list (LISTS), items of the plan, whether a sequence is
+# int32: for the launch of each list (LISTS) items claimed and a spare one, items of the plan, whether a sequence is
 # beyond the capacity, how many of the items are of short queries (those come first where the device cuts), and Q Blocks
 # that a merge looks at: all, or none where each is one item
 LISTS = ("short", "copied", "paged")
 ITEMS, REFUSED, SHORT_ITEMS, MERGES, COUNTERS = 6, 7, 8, 9, 16
 BLOCKS = 16  # Q Blocks a program of the plan
 FEW, MANY = 32, 128  # sequences that they are compared with at a time: as many as lie in one warp need no barrier
+WAVES = 4  # programs of a merge for each one that takes items, at most
 PARTS_A_PROGRAM = 2  # Q Blocks' rows of scratch for each program that takes items
 
 
@@ -91,6 +92,20 @@ class Cut:
             cdiv(keys, min(self.long[1], self.short[1])), 1
         )
         return max(min(items, self.most_items(batch.num_tokens, batch.num_seqs)), 1) * batch.shape.num_kv_heads
+
+    def merge_form(self, batch: PagedBatch) -> tuple[int, int, int, int, int]:
+        """Of the launch that merges: parts and rows at a time, programs of a Q Block, Q Blocks at once, and warps.
+
+        A program reads all parts at once where programs are dealt evenly to Q Blocks; a warp takes 1024 sums, since
+        warps of few sums wait for each other, and most programs find nothing to merge.
+        """
+        most, rows, helpers = (32, 1, 4) if self.is_short else (16, 2, 8)
+        shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
+        blocks = max(self.most_blocks(batch.num_tokens, batch.num_seqs), 1) * shape.num_kv_heads
+        parts = min(cdiv(keys, min(self.long[1], self.short[1])), cdiv(self.programs, blocks))
+        parts = min(max(power_of_two(parts), 8), most)
+        warps = parts * rows * power_of_two(shape.value_lanes) // 1024
+        return parts, rows, helpers, max(min(blocks, WAVES * self.programs // helpers), 1), min(max(warps, 1), 4)
 
     def make_space(self, num_tokens: int, num_seqs: int, device: torch.device) -> torch.Tensor:
         """int32 [items, fields] for the plan. From torch.zeros: no other scratch may lie over it."""

@@ -50,6 +50,15 @@ def test_an_item_is_cut_where_programs_would_have_none(dsl, programs, cut):
 
 
 @in_triton
+def test_a_merge_reads_more_parts_than_it_holds_at_once(dsl):
+    static_grid, config = dsl.module("static_grid"), parts(dsl.module("static_grid"), programs=28)
+    batch = at_capacity([(1, 208), (1, 16)], SHAPE, 2, 2, 208)
+    workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
+    judged(static_grid, batch, PLAIN, config, workspace)
+    assert most_parts(workspace) > static_grid._grid.cut(batch, config, workspace).merge_form(batch)[0] == 8
+
+
+@in_triton
 def test_layers_of_a_step_share_its_plan(dsl):
     """A launch leaves the counters as it found them."""
     static_grid, config = dsl.module("static_grid"), parts(dsl.module("static_grid"))
