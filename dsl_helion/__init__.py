@@ -12,7 +12,7 @@ __all__ = [
     "plan_paged_attention",
     "workspace_bytes",
 ]
-KEEPS_CODE = True  # a process with the GPU leaves what Helion generated on the disk (kept.py)
+KEEPS_CODE = "dsl_helion.kept"  # what Helion generated, on the disk, for the GPU that is here or for an absent one
 
 
 def __getattr__(name: str) -> Any:

@@ -71,7 +71,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     axes = (
         (16, 32, 64, 128),
         (16, 32, 64, 128, 256),
-        ("page", "flat", "2idx", "run"),
+        ("page", "flat", "run"),
         (True, False),
         (2, 4, 8),
         (1, 2, 3, 4),

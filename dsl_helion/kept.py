@@ -22,16 +22,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._inductor.codecache import PyCodeCache  # as Helion loads what it generated
 
+from common.gpus import Gpu, gpu_of
 from common.serving.whole import put_sealed, read_sealed, triton_cache
 from common.versions import here
 
 FOLDER = "DIPTYCH_HELION_CACHE"
-ALIGNED = 16  # bytes, of a tensor descriptor's base
+ALIGNED = 16  # bytes, of a tensor descriptor's base and strides
+MOST_LANES = 256  # of a descriptor's block along a dimension on NVIDIA: longer dimensions are one class
 HEAD = re.compile(r"^@triton\.jit\n(?=def _helion_\w+\((.*)\):$)", re.MULTILINE)
 SIZE = re.compile(r"\w+_size_\d+")  # of a tensor, as generated code names it
 counts: Counter[str] = Counter()  # kernels `generated` by this process, and those `loaded` in their place
@@ -60,13 +62,29 @@ def for_any_counts(function: Callable, counts: Collection[str]) -> Callable:
     return getattr(PyCodeCache.load(HEAD.sub(head, source)), function.__name__)
 
 
+class Absent(NamedTuple):
+    """The GPU that this process generates code for, which is not here, and whether it is to generate for a key: others
+    may do so beside it."""
+
+    gpu: Gpu
+    mine: Callable[[str], bool]
+
+
+_absent: list[Absent] = []  # none, or one
+
+
+def generate_for(gpu: Gpu, mine: Callable[[str], bool]) -> None:
+    """Let this process keep code for an absent GPU, of which tensors on the CPU are taken to be (common/absent.py)."""
+    _absent[:] = [Absent(gpu, mine)]
+
+
 def target(device: torch.device) -> str:
     """What code is generated for; empty where it is not kept, for kernels that are interpreted are about to change."""
-    if device.type != "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+    here = gpu_of(device) if device.type == "cuda" else None
+    gpu = _absent[0].gpu if _absent else here
+    if gpu is None or os.environ.get("TRITON_INTERPRET") == "1":
         return ""
-    facts = torch.cuda.get_device_properties(device)
-    arch = getattr(facts, "gcnArchName", "") if torch.version.hip else ""
-    return f"{facts.name} {facts.major}.{facts.minor} {arch} {facts.multi_processor_count}"
+    return f"{gpu.name} {gpu.arch} {gpu.units}"
 
 
 class Kept:
@@ -80,6 +98,11 @@ class Kept:
         if self._folder is not None and (meant := target(device)) and hasattr(kernel, "_base_specialization_key"):
             said = (kernel.fn.__module__, kernel.name, sorted(words.items()), kernel._base_specialization_key(args))
             self._base = _digest(repr((_made_by(), meant, *said)))
+
+    @property
+    def is_others(self) -> bool:
+        """Whether another process generates this kernel."""
+        return bool(_absent) and not _absent[0].mine(self._base)
 
     def load(self) -> Callable | None:
         """The kernel's host function, as Helion would return it; None where nothing is kept for these arguments."""
@@ -139,8 +162,9 @@ def _fact(named: dict[str, Any], path: Trail) -> Any:
         return value.shape[index]
     if kind == "stride":
         return value.stride(index)
-    classes = [size.bit_length() for size in value.shape]
-    return value.stride(), classes, value.data_ptr() % ALIGNED == 0, value.storage_offset() == 0
+    strides = [(stride == 1, stride * value.itemsize % ALIGNED == 0) for stride in value.stride()]
+    sizes = [(min(size, MOST_LANES).bit_length(), size < 2**31) for size in value.shape]
+    return strides, sizes, value.data_ptr() % ALIGNED == 0, value.storage_offset() == 0
 
 
 def _facts(kernel: Any, bound: Any, with_descriptors: bool) -> list[Trail] | None:

@@ -84,7 +84,7 @@ DEFAULT = Config()
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory; Q Blocks stay small, for the rows here are few."""
     segments = (1, 2, 4, 6, 8, 16, 32, 48, 64)
-    axes = (16, 32, 64), (16, 32, 64, 128), segments, ("page", "flat", "2idx"), (1, 2, 4, 8), (1, 2, 3, 4, 5)
+    axes = (16, 32, 64), (16, 32, 64, 128), segments, ("page", "flat"), (1, 2, 4, 8), (1, 2, 3, 4, 5)
     for values in product(*axes):
         if fits(config := Config(*values), shape, gpu):
             yield config

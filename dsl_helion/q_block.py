@@ -69,7 +69,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     axes = (
         (16, 32, 64, 128),
         (16, 32, 64, 128),
-        ("page", "flat", "2idx"),
+        ("page", "flat"),
         (True, False),
         (2, 4, 8),
         (1, 2, 3, 4),

@@ -84,7 +84,7 @@ DEFAULT = Config()
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Pairs of configs that fit, each prefill with every decode."""
-    axes = ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3)
+    axes = ("page", "flat"), (2, 4, 8), (1, 2, 3)
     decodes = [Decode(*v) for v in product((64, 128), *axes) if fits(Prefill(16, *v), shape, gpu)]
     for values in product((16, 32, 64, 128), (16, 32, 64, 128), *axes):
         if fits(prefill := Prefill(*values), shape, gpu):

@@ -117,7 +117,7 @@ DEFAULT = Config()
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit, each part's axes beside the other part's first that fits."""
-    axes = (1, 2, 3, 4), ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3)
+    axes = (1, 2, 3, 4), ("page", "flat"), (2, 4, 8), (1, 2, 3)
     rows = {"decode": (16,), "prefill": (32, 64, 128)}
     for waves, *others in product(*axes):
         how = Config(Part(16, 32), Part(32, 32), Copied(), waves * gpu.units, *others)

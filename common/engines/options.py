@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from common import interpreter
+from common.process import cores
 from common.serving import pack
 from common.serving.whole import triton_cache
 from common.spec import SpecError
@@ -22,7 +23,8 @@ from common.versions import SAID, ensure
 DEFAULT, PORTABLE = "triton/native.auto", "triton/auto"  # the default kernel, and that of a portable engine
 WARM = ("served", "all", "none")
 WRITERS = ("diptych", "engine")
-MOST_CHILDREN = 256  # each imports torch
+MOST_CHILDREN, DEFAULT_CHILDREN = 256, 16  # each imports torch, which takes some 500 MB
+LEAST_CORES = 8  # of a GPU, for children by default: with fewer they take the cores that load the weights
 VARIABLES = tuple(
     f"DIPTYCH_{name}"
     for name in ("KERNEL", "TYPICAL_SEQ_LEN", "WARM", "WRITER", "PORTABLE", "MEASURE", "PACK", "CHILDREN")
@@ -104,7 +106,7 @@ class Options:
     DIPTYCH_PORTABLE=1 refuses native kernels and makes PORTABLE the default. measure: DIPTYCH_MEASURE, how many
     candidates to time for typical batches before the first request (Plan.measure); 0: none. pack: DIPTYCH_PACK, a file
     of compiled code (common/serving/pack.py). children: DIPTYCH_CHILDREN, how many processes compile while the engine
-    loads its weights (common/serving/ahead.py).
+    loads its weights (common/serving/ahead.py); by default as `default_children` says.
     """
 
     kernel: str = DEFAULT
@@ -148,8 +150,16 @@ class Options:
             portable == "1",
             _number(given, "DIPTYCH_MEASURE", "candidates"),
             given.get("DIPTYCH_PACK", ""),
-            _number(given, "DIPTYCH_CHILDREN", "processes", most=MOST_CHILDREN),
+            _number(given, "DIPTYCH_CHILDREN", "processes", most=MOST_CHILDREN)
+            if "DIPTYCH_CHILDREN" in given
+            else default_children(),
         )
+
+
+def default_children() -> int:
+    """All cores of a GPU but two; none where it has fewer than LEAST_CORES."""
+    share = cores() // max(torch.cuda.device_count(), 1)
+    return min(share - 2, DEFAULT_CHILDREN) if share >= LEAST_CORES else 0
 
 
 @cache

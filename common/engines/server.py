@@ -124,13 +124,14 @@ class Server:
         self.planning += time.monotonic() - began
 
     def _compile_ahead(self, shape: AttentionShape, features: Features) -> None:
-        """Let children compile the first kind of layers of an engine, where nothing but its sizes decides the code."""
-        gpu, kernel = gpu_of(self.device), self.kernel
+        """Let children compile the first kind of layers of an engine, where nothing but its sizes decides the code and
+        no pack has it."""
+        gpu, kernel, stated = gpu_of(self.device), self.kernel, list(self._stated(new_kv=True))
         plain = shape.cache_dtype == shape.dtype and not any(getattr(features, name) is not None for name in OPERANDS)
-        wanted = self.options.children and self._children is None and kernel.id.startswith("triton/")
+        wanted = self.options.children and self._children is None and not self.options.pack and stated
         if wanted and plain and gpu is not None and gpu.vendor == "nvidia":
-            stated, columns = list(self._stated(new_kv=True)), self.table_width(shape.block_size)
-            module, slack = kernel.module.__name__, self._planned["slack"]
+            columns, slack = self.table_width(shape.block_size), self._planned["slack"]
+            module = kernel.module.__name__
             work = Work(module, kernel.name, shape, features, self.limits, columns, stated, gpu, slack)
             self._children = Children(work, self.options.children)
 
@@ -235,6 +236,8 @@ class Server:
             if (id(plan), len(stated), given) not in self._warm:
                 self._warm.add((id(plan), len(stated), given))
                 self.warmed += plan.warmup(points=stated, new_kv=given, progress=_said, **tensors)
+        if self._children is not None:
+            self._children.keep()
         self.seconds += time.monotonic() - began
         log.info("%s: %d launches warmed up in %.1f s", self.kernel.id, self.warmed, self.seconds)
 

@@ -5,32 +5,35 @@ asynchronous mode compiles in threads, which leave Python's lock in all passes b
 in the calling thread, beside the threads that compile what it generated before.
 
 What an engine will warm up is known before its weights are there. `Children` are processes that compile it meanwhile
-into Triton's cache, each a share; they hold no memory of the GPU, for which Triton compiles as for an absent one. What
-they do not get done is compiled by the warm-up.
+into the caches of Triton and of what Helion generated, for a GPU that they do not hold; they take kernel after kernel,
+each the next that no other has taken. What they do not get done is compiled by the warm-up.
 """
 
-import base64
 import contextlib
 import hashlib
 import importlib
 import os
 import pickle
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from common import gpus
+from common import absent, gpus
 from common.gpus import Gpu
 from common.process import Child, Lost, cores
 from common.serving import reach, tape
+from common.serving.pack import made_for
 from common.serving.points import Point
+from common.serving.whole import triton_cache
 from common.spec import AttentionShape, Features
 
 MOST_THREADS = 32  # each compilation holds about 100 MB
@@ -76,6 +79,26 @@ def compiled_only(device: torch.device) -> Iterator[set[int] | None]:
             jit.JITFunction.run = original
 
 
+class _OfAnother(Exception):
+    """Another process compiles this kernel."""
+
+
+class _Claims:
+    """Which of some processes does what, by empty files in a folder: whoever made a key's has the key."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._known = folder, {}
+
+    def __call__(self, key: str) -> bool:
+        if key not in self._known:
+            self._known[key] = True
+            try:
+                (self._folder / hashlib.sha256(key.encode()).hexdigest()).touch(exist_ok=False)
+            except FileExistsError:
+                self._known[key] = False
+        return self._known[key]
+
+
 @dataclass(frozen=True)
 class Work:
     """A warm-up to compile for an absent GPU. planner: the module with plan_paged_attention. limits: tokens, sequences,
@@ -93,44 +116,70 @@ class Work:
 
     def compile(self, mine: Callable[[str], bool]) -> None:
         """Compile the kernels whose key is `mine`, in this process, which launches nothing any more."""
-        from triton import knobs
-        from triton.backends.compiler import GPUTarget
-        from triton.backends.nvidia.driver import CudaDriver
-        from triton.runtime import driver
-        from triton.runtime.jit import JITFunction
+        planner = importlib.import_module(self.planner)
+        package = importlib.import_module(self.planner.partition(".")[0])
+        if hasattr(package, "KEEPS_CODE"):
+            importlib.import_module(package.KEEPS_CODE).generate_for(self.gpu, mine)
+        with absent.helion_as(self.gpu), _compiled_for(self.gpu, mine):
+            plan = planner.plan_paged_attention(
+                self.shape, *self.limits, "cpu",
+                features=self.features, kernel=self.kernel, one_config=False, slack=self.slack,
+            )  # fmt: skip
+            shape = self.shape
+            cache = torch.zeros(4, 2, shape.block_size, shape.num_kv_heads, shape.head_size, dtype=shape.cache_dtype)
+            tensors = {"key_cache": cache[:, 0], "value_cache": cache[:, 1]}
+            table = torch.zeros(self.limits[1], self.columns, dtype=torch.int32)
+            for points, new_kv in self.stated:
+                plan.warmup(points=points, new_kv=new_kv, block_table=table, **tensors)
 
-        absent, original = CudaDriver.__new__(CudaDriver), JITFunction.run
-        absent.get_current_target = lambda: GPUTarget("cuda", int(self.gpu.arch.removeprefix("sm_")), 32)
-        absent.get_current_device, absent.get_current_stream = lambda: 0, lambda device: 0
-        driver.set_active(absent)
-        knobs.runtime.jit_cache_hook = lambda *, key, **_: not mine(str(key))  # True: this kernel is left out
-        JITFunction.run = lambda function, *args, warmup, **kwargs: original(function, *args, warmup=True, **kwargs)
-        gpus.gpu_of = reach.gpu_of = lambda device: self.gpu
-        shape, seqs = self.shape, self.limits[1]
-        plan = importlib.import_module(self.planner).plan_paged_attention(
-            shape, *self.limits, "cpu", features=self.features, kernel=self.kernel, one_config=False, slack=self.slack
-        )
-        cache = torch.zeros(4, 2, shape.block_size, shape.num_kv_heads, shape.head_size, dtype=shape.cache_dtype)
-        tensors = {"key_cache": cache[:, 0], "value_cache": cache[:, 1]}
-        table = torch.zeros(seqs, self.columns, dtype=torch.int32)
-        for points, new_kv in self.stated:
-            plan.warmup(points=points, new_kv=new_kv, block_table=table, **tensors)
+
+@contextmanager
+def _compiled_for(gpu: Gpu, mine: Callable[[str], bool]) -> Iterator[None]:
+    """Let each launch compile for an absent GPU what is `mine`, and do nothing more."""
+    from triton.backends.nvidia.driver import CudaDriver
+    from triton.compiler import compile as compile_source
+    from triton.runtime import driver
+    from triton.runtime.jit import JITFunction
+
+    def compile_mine(source: Any, *, options: dict[str, Any], **target: Any) -> Any:
+        if not mine(f"{source.hash()} {sorted(options.items(), key=str)}"):
+            raise _OfAnother
+        return compile_source(source, options=options, **target)
+
+    def run(function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
+        with contextlib.suppress(_OfAnother):
+            return original(function, *args, warmup=True, **kwargs)
+
+    here, original = CudaDriver.__new__(CudaDriver), JITFunction.run
+    here.get_current_target = lambda: absent.gpu_target(gpu.arch)
+    here.get_current_device, here.get_current_stream = lambda: 0, lambda device: 0
+    driver.set_active(here)
+    JITFunction.compile = property(lambda function: compile_mine, lambda function, _: None)
+    JITFunction.run = run
+    reach.gpu_of = gpus.gpu_of  # which `helion_as` has replaced
+    yield
 
 
 class Children:
-    """Processes that compile a share each of some work."""
+    """Processes that share some work. done_before: an earlier process did it, and nothing is begun."""
 
     def __init__(self, work: Work, count: int) -> None:
+        said = repr((work, sorted(made_for(work.gpu).items())))
+        self._mark = triton_cache() / "diptych_ahead" / hashlib.sha256(said.encode()).hexdigest()[:32]
+        self._children: list[Child] = []
+        self.done_before = self._mark.exists()
+        if self.done_before:
+            return
+        self._folder = tempfile.TemporaryDirectory(prefix="diptych_ahead_")
+        work_file = Path(self._folder.name, "work")
+        work_file.write_bytes(pickle.dumps(work))
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_INTERPRET": "0"}
-        self._children = []
-        for share in range(count):
-            child = Child([sys.executable, "-W", "ignore", "-m", __name__], environment, name=f"compiler {share}")
-            self._children.append(child)
-            with contextlib.suppress(Lost):  # a child that died is missed by nobody
-                child.send(base64.b64encode(pickle.dumps((work, share, count))))
+        for number in range(count):
+            words = [sys.executable, "-W", "ignore", "-m", __name__, str(work_file)]
+            self._children.append(Child(words, environment, name=f"compiler {number}"))
 
     def end(self, longest_s: float = LONGEST_S) -> bool:
-        """Wait until all are done, at most so long, then end them; whether all did their share."""
+        """Wait until all are done, at most so long, then end them; whether all work is done."""
         deadline, done = time.monotonic() + longest_s, True
         for child in self._children:
             try:
@@ -139,14 +188,22 @@ class Children:
                 done &= lost.code == 0
             finally:
                 child.end()
+        if self._children:
+            self._folder.cleanup()
         self._children = []
         return done
 
+    def keep(self) -> None:
+        """Note on the disk that this work is done: a warm-up of it has ended."""
+        with contextlib.suppress(OSError):  # then the next start begins processes again
+            self._mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._mark.touch()
+
 
 def main() -> None:
-    work, share, count = pickle.loads(base64.b64decode(sys.stdin.buffer.readline()))
+    file = Path(sys.argv[1])
     os.nice(5)  # an engine that loads its weights goes first
-    work.compile(lambda key: int(hashlib.sha256(key.encode()).hexdigest(), 16) % count == share)
+    pickle.loads(file.read_bytes()).compile(_Claims(file.parent))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from common.gpus import gpu_of
+from common.gpus import Gpu, gpu_of
 from common.serving.whole import put
 from common.spec import SpecError
 from common.spec.refusals import expect_file
@@ -37,6 +37,11 @@ def made_with(device: torch.device) -> dict[str, str]:
     gpu = gpu_of(device)
     if gpu is None:
         raise SpecError("device", str(device), "a GPU: code is compiled for one")
+    return made_for(gpu)
+
+
+def made_for(gpu: Gpu) -> dict[str, str]:
+    """What code for a GPU follows from, beside the kernels' own keys."""
     root, digest = Path(__file__).resolve().parents[2], hashlib.sha256()
     for path in sorted(path for dsl in ("dsl_triton", "dsl_helion") for path in (root / dsl).rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from common.absent import gpu_target, helion_as
 from common.gpus import Gpu
 from common.spec import Features, PagedBatch
 from common.spec.kernel import Capacity
@@ -25,7 +26,6 @@ from common.spec.refusals import expect_fp8
 from compare.static import jit
 from compare.static.codeobject import CodeFacts, read
 from compare.static.compiled import CompiledLaunch, Executor, from_triton
-from compare.static.helion_target import helion_as
 from compare.workloads.workload import empty_output
 
 WITHIN, BEYOND = "within 2 GiB", "beyond 2 GiB"
@@ -66,7 +66,7 @@ class KernelFacts:
 
 def code_key(launch: jit.Launch, gpu: Gpu) -> str:
     """What decides the code of a launch on `gpu`: source, specialisation and options. Compiles nothing."""
-    return jit.bind(launch, jit.gpu_target(gpu.arch)).key
+    return jit.bind(launch, gpu_target(gpu.arch)).key
 
 
 def compiled_launch(launch: jit.Launch, gpu: Gpu, known: dict[str, Any] | None = None) -> CompiledLaunch:
@@ -75,7 +75,7 @@ def compiled_launch(launch: jit.Launch, gpu: Gpu, known: dict[str, Any] | None =
     Raises what Triton's compiler raises.
     """
     begin = time.perf_counter()
-    target = jit.gpu_target(gpu.arch)
+    target = gpu_target(gpu.arch)
     bound = jit.bind(launch, target)
     known = {} if known is None else known
     if bound.key not in known:

@@ -40,15 +40,6 @@ class Bound:
         return f"{self.source.hash()} {sorted(self.options.items(), key=lambda pair: pair[0])}"
 
 
-def gpu_target(arch: str) -> Any:
-    """Triton's GPUTarget for `sm_90` or `gfx942`. RDNA (gfx10 and later) has waves of 32 lanes."""
-    from triton.backends.compiler import GPUTarget
-
-    if arch.startswith("sm_"):
-        return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
-    return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
-
-
 def plain_grid(function: Any, grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[int, ...]:
     """The grid as integers, where a launch gave it as a function."""
     if callable(grid):

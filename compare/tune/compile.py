@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
+from common.absent import helion_as
 from common.cases.trial import planned
 from common.gpus import Gpu
 from common.spec import PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity
 from compare.competitors import registry
 from compare.static import crosscompile, jit
-from compare.static.helion_target import helion_as
 from compare.tune.space import DEFAULT, TREE, Policy, start
 from compare.workloads import Workload
 from compare.workloads.workload import empty_output

@@ -30,6 +30,9 @@ CELLS, EIGHT_BITS = "cells.jsonl", "float8_e4m3fn"
 TIMER = "graph"  # others add what a launch costs on the host
 WINDOW, BITS = "sliding_window=", "scales=one"  # features that the columns tell (common/choice/columns.py)
 PARTED = "2026-11-29T04:46"  # since when prompts multiply heads of 80 and 96 in parts; before, as 128 lanes
+FALLBACK = (
+    "2idx"  # a gather that no candidate asks for any more: in older logs it takes 1.7 times as long as the others
+)
 REFUSED = ("shared_memory", "hopeless", "raced")  # count as slow; a config that spills was not timed and may be fast
 
 
@@ -188,4 +191,6 @@ def _named(line: Mapping[str, Any], dsl: str) -> tuple[str, Mapping[str, Any], b
     if kernel.endswith("auto"):
         kernel, config = config["kernel"], config["config"]
     older = kernel.startswith("native") and "together" not in config  # whose launches are not known
-    return (kernel, config, chosen) if kernel in columns.KERNELS and not older else None
+    parts = (config, config.get("prefill"), config.get("decode"))
+    left = older or any(isinstance(part, Mapping) and part.get("gather") == FALLBACK for part in parts)
+    return (kernel, config, chosen) if kernel in columns.KERNELS and not left else None

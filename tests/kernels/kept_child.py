@@ -13,9 +13,9 @@ import torch
 
 import common.serving.reach
 from common import gpus
+from common.absent import gpu_target, helion_as
 from common.spec import AttentionShape
 from compare.static import jit
-from compare.static.helion_target import helion_as
 from dsl_helion import kept
 from dsl_helion.auto import plan_paged_attention
 
@@ -26,7 +26,7 @@ def main():
     gpu, bound = gpus.resolve("h200"), set()
     common.serving.reach.gpu_of = lambda device: gpu
     kept.target = lambda device: gpu.name
-    target = jit.gpu_target(gpu.arch)
+    target = gpu_target(gpu.arch)
     hopper = helion._hardware.HardwareInfo("cuda", "NVIDIA H200", "13.0", "sm90")  # where Helion has starts of its own
     helion._hardware.get_hardware_info = lambda *device: hopper
     with helion_as(gpu), jit.intercepted(lambda launch: bound.add(jit.bind(launch, target).key)):

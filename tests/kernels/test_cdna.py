@@ -8,13 +8,13 @@ import torch
 
 from calls import judged
 from common import gpus
+from common.absent import helion_as
 from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.serving.cdna import settled
 from common.spec import AttentionShape, Features, cdna
 from common.spec.metadata import BatchStats
 from common.spec.toolchain import Toolchain
-from compare.static.helion_target import helion_as
 from compare.tune.space import Space, with_levers
 from dsl_helion import binding
 from dsl_helion.binding import loop_order

@@ -64,13 +64,13 @@ def one(x=None, **words):
     return Kept(Kernel(), words, (torch.zeros(4, 8) if x is None else x, {}))
 
 
-def keep(tmp_path, **words):
+def keep(tmp_path, x=None, **words):
     """Keep the host function of SOURCE, as a process that ended would have."""
     path = tmp_path / "generated.py"
     path.write_text(SOURCE)
     namespace = {}
     exec(compile(SOURCE, str(path), "exec"), namespace)
-    one(**words).keep(Bound(), namespace["host"])
+    one(x, **words).keep(Bound(), namespace["host"])
     kept._functions.clear()
 
 
@@ -97,10 +97,18 @@ def test_other_arguments_and_configs_are_others(place, tmp_path, other):
     assert other().load() is None
 
 
-@pytest.mark.parametrize("x", [torch.zeros(40, 8), torch.zeros(4, 16)[:, :8], torch.zeros(33)[1:].view(4, 8)])
+@pytest.mark.parametrize("x", [torch.zeros(40, 8), torch.zeros(4, 9)[:, :8], torch.zeros(33)[1:].view(4, 8)])
 def test_with_descriptors_the_layout_counts_too(place, tmp_path, x):
     keep(tmp_path, descriptors=True)
     assert one(descriptors=True).load() and one(x, descriptors=True).load() is None
+
+
+def test_what_no_descriptor_follows_from_is_one(place, tmp_path):
+    """Sizes past a block, and strides of whole words: a server's prompts have others with each step."""
+    keep(tmp_path, torch.zeros(300, 8), descriptors=True)
+    assert (
+        one(torch.zeros(9000, 8), descriptors=True).load() and one(torch.zeros(400, 16)[:, :8], descriptors=True).load()
+    )
 
 
 def test_counts_are_no_part_of_generated_code_and_strides_are(tmp_path, monkeypatch):

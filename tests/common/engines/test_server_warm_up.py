@@ -108,7 +108,7 @@ def test_a_fork_of_the_process_that_made_the_server_is_refused_where_there_is_a_
         ("triton/auto", None, None, 1),
         ("triton/auto", torch.float8_e4m3fn, None, 0),
         ("triton/auto", None, [0.0] * 32, 0),
-        ("helion/auto", None, None, 0),
+        ("helion/auto", None, None, 1),
     ],
 )
 def test_children_compile_the_first_kind_of_plain_layers(monkeypatch, kernel, dtype, sinks, count):

@@ -4,7 +4,7 @@
 
 The driver loads nothing and writes launches down. Prints in JSON how many launches each of two warm-ups gave to the
 driver, the kernels that the calling thread compiled and those that other threads did, which of them were not on the
-disk, and what a warm-up raised.
+disk, how many Helion generated, and what a warm-up raised.
 """
 
 import importlib
@@ -22,9 +22,9 @@ from triton.runtime import driver
 
 import common.serving.reach
 from common import gpus
+from common.absent import helion_as
 from common.serving import tape
 from common.spec import AttentionShape
-from compare.static.helion_target import helion_as
 
 SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)
 launched: list[str] = []
@@ -83,8 +83,11 @@ def main(dsl, broken=""):
         "begin_thread": lambda device: None,
     }  # fmt: skip
     said = {"launched": []}
+    module = importlib.import_module(f"dsl_{dsl}.auto")  # with Helion, whose questions `helion_as` answers
+    if dsl == "helion":
+        kept = importlib.import_module("dsl_helion.kept")
+        kept.generate_for(gpu, lambda key: True)
     with helion_as(gpu), mock.patch.multiple(tape, **patches):
-        module = importlib.import_module(f"dsl_{dsl}.auto")
         jit = sys.modules["triton.runtime.jit"].JITFunction
         with mock.patch.object(jit, "compile", property(lambda self: compile, lambda self, _: None), create=True):
             try:
@@ -96,7 +99,7 @@ def main(dsl, broken=""):
             except RuntimeError as error:
                 said["raised"] = str(error)
                 calls = 0
-    said |= {"calls": calls, "made": made}
+    said |= {"calls": calls, "made": made, "generated": 0 if dsl == "triton" else kept.counts["generated"]}
     print(json.dumps(said | {"here": sorted(compiled[True]), "threads": sorted(compiled[False])}))
 
 

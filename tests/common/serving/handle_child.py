@@ -19,11 +19,11 @@ from planted_changes import CHANGES, UNCHANGED, base, prompts
 from triton.runtime.jit import JITFunction
 
 from common import gpus
+from common.absent import helion_as
 from common.serving import arguments, prepared, tape
 from common.serving import call as public_call
 from common.serving.call import PagedAttention
 from compare.static.crosscompile import code_key
-from compare.static.helion_target import helion_as
 from compare.static.jit import Launch, flatten
 
 GPU = gpus.resolve(sys.argv[2])

@@ -16,11 +16,11 @@ import torch
 
 import common.serving.reach
 from common import gpus
+from common.absent import gpu_target, helion_as
 from common.cases.batch import make_batch
 from common.serving.arguments import HINTS
 from common.spec import AttentionShape
 from compare.static import jit
-from compare.static.helion_target import helion_as
 
 SHAPE = AttentionShape(16, 1, 64, 16, torch.bfloat16)
 STEPS = 400
@@ -48,7 +48,7 @@ def layouts(cache):
 def main(dsl, tokens, seqs, keys):
     gpu, draw, bound = gpus.resolve("h200"), random.Random(0), set()
     common.serving.reach.gpu_of = lambda device: gpu
-    target = jit.gpu_target(gpu.arch)
+    target = gpu_target(gpu.arch)
 
     def note(launch):
         bound.add((launch.function.__name__, jit.bind(launch, target).key))

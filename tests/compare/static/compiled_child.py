@@ -32,6 +32,7 @@ def _main(config, arches):
 
     from diptych_probe import triton_product as probe
 
+    from common.absent import gpu_target
     from compare.static import jit
     from compare.static.compiled import from_triton
 
@@ -42,7 +43,7 @@ def _main(config, arches):
     (launch,) = launches
     found = {}
     for arch in arches:
-        target = jit.gpu_target(arch)
+        target = gpu_target(arch)
         bound = jit.bind(launch, target)
         result = from_triton(jit.compile_for(bound, target), "probe", launch.grid, bound.arguments, bound.dropped, 0.0)
         bare = tuple(dataclasses.replace(one, value=None) for one in result.arguments)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from common.absent import gpu_target
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
@@ -29,7 +30,7 @@ def codes(kernel: Any, features: Features) -> dict[str, list[str]]:
         kernel.launch(batch, features, torch.empty_like(batch.query), kernel.DEFAULT, workspace)
     found: dict[str, list[str]] = {}
     for arch in ARCHES:
-        target = jit.gpu_target(arch)
+        target = gpu_target(arch)
         for launch in launches:
             bound = jit.bind(launch, target)
             compiled = jit.compile_for(bound, target)

@@ -158,7 +158,7 @@ def test_flatten_opens_tuples_and_drops_none():
 
 def test_a_hook_that_helion_dropped_is_named(monkeypatch):
     compat = pytest.importorskip("helion._compat")
-    from compare.static.helion_target import MissingHook, helion_as
+    from common.absent import MissingHook, helion_as
 
     with helion_as(resolve("mi355")):
         assert compat.is_hip() and compat.supports_amd_cdna_tunables()

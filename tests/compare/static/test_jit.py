@@ -7,6 +7,7 @@ import pytest
 import torch
 from compiled_child import compiled
 
+from common.absent import gpu_target
 from common.gpus import resolve
 from compare.static import jit
 from compare.static.compiled import Argument
@@ -67,7 +68,7 @@ def test_a_compiled_launch_is_plain_values(probe):
 
 @pytest.mark.parametrize(("arch", "lanes"), [("gfx942", 64), ("gfx90a", 64), ("gfx1100", 32), ("sm_120", 32)])
 def test_lanes_of_a_wave(arch, lanes):
-    assert jit.gpu_target(arch).warp_size == lanes
+    assert gpu_target(arch).warp_size == lanes
 
 
 def test_a_tuple_is_opened_by_the_kinds_that_the_binder_gives():
@@ -81,7 +82,7 @@ def test_every_hook_of_helion_exists_and_is_put_back(gpu):
     compat = pytest.importorskip("helion._compat")
     import helion.runtime
 
-    from compare.static.helion_target import helion_as
+    from common.absent import helion_as
 
     before = compat._is_hip, helion.runtime.get_num_sm
     with helion_as(resolve(gpu)):

@@ -1,4 +1,4 @@
-"""Make Helion generate code for an absent GPU.
+"""Compile for a GPU that is not here: Triton's target, and Helion's questions about its device.
 
 On a host without a GPU Helion generates generic code: GQA rows padded to a 16-row dot by a tower of joins, no AMD keys,
 one program for persistent grids. Every name that it asks about the device is replaced here, and only here.
@@ -21,14 +21,21 @@ _ENVIRONMENT = "helion._compiler.compile_environment"
 _INDEXING = "helion._compiler.indexing_strategy"
 
 
+def gpu_target(arch: str) -> Any:
+    """Triton's GPUTarget for `sm_90` or `gfx942`. RDNA (gfx10 and later) has waves of 32 lanes."""
+    from triton.backends.compiler import GPUTarget
+
+    if arch.startswith("sm_"):
+        return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+
+
 class MissingHook(RuntimeError):
-    """Helion no longer has a name that is replaced here: pin helion, or update compare/static/helion_target.py."""
+    """Helion no longer has a name that is replaced here: pin helion, or update common/absent.py."""
 
 
 def _min_dot_size(gpu: Gpu) -> Callable[..., tuple[int, ...]]:
     from triton.compiler import make_backend
-
-    from compare.static.jit import gpu_target
 
     backend = make_backend(gpu_target(gpu.arch))
     smallest = backend.get_codegen_implementation(backend.parse_options({}))["min_dot_size"]
@@ -92,6 +99,7 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
         ("helion._compat", "_supports_maxnreg", lambda: not amd),
         ("helion._compat", "_sm100_dot_tmem_lhs_broken", lambda device: gpu.arch == "sm_100"),
         ("helion._compiler.device_function", "_selects_tma_access", may_reach_tma),
+        ("helion.runtime.kernel", "_device_specialization_key", lambda *of, **named: ("cuda", capability, ())),
         (_INDEXING, "TensorDescriptorIndexingStrategy.is_supported", _is_block()),
         # dependent launches (griddepcontrol) are generated from sm_90 on
         (_ENVIRONMENT, "CompileEnvironment.ptx_capability", property(lambda _: None if amd else capability)),
