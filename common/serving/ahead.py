@@ -5,8 +5,9 @@ asynchronous mode compiles in threads, which leave Python's lock in all passes b
 in the calling thread, beside the threads that compile what it generated before.
 
 What an engine will warm up is known before its weights are there. `Children` are processes that compile it meanwhile
-into the caches of Triton and of what Helion generated, for a GPU that they do not hold; they take kernel after kernel,
-each the next that no other has taken. What they do not get done is compiled by the warm-up.
+into the caches of Triton and of what Helion generated, for a GPU that they do not see: one imports and plans, the
+others are its forks, and each takes the next kernel that no other has taken. What they do not get done is compiled by
+the warm-up.
 """
 
 import contextlib
@@ -17,7 +18,6 @@ import pickle
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -114,8 +114,11 @@ class Work:
     gpu: Gpu
     slack: float = 0.0
 
-    def compile(self, mine: Callable[[str], bool]) -> None:
-        """Compile the kernels whose key is `mine`, in this process, which launches nothing any more."""
+    def compile(self, mine: Callable[[str], bool], forks: int = 0) -> None:
+        """Compile the kernels whose key is `mine`, in this process, which launches nothing any more, and in forks.
+
+        Forks do what follows the imports and the choice of all configs. Raises RuntimeError if one of them fails.
+        """
         planner = importlib.import_module(self.planner)
         package = importlib.import_module(self.planner.partition(".")[0])
         if hasattr(package, "KEEPS_CODE"):
@@ -129,8 +132,29 @@ class Work:
             cache = torch.zeros(4, 2, shape.block_size, shape.num_kv_heads, shape.head_size, dtype=shape.cache_dtype)
             tensors = {"key_cache": cache[:, 0], "value_cache": cache[:, 1]}
             table = torch.zeros(self.limits[1], self.columns, dtype=torch.int32)
-            for points, new_kv in self.stated:
-                plan.warmup(points=points, new_kv=new_kv, block_table=table, **tensors)
+
+            def warm_up() -> None:
+                for points, new_kv in self.stated:
+                    plan.warmup(points=points, new_kv=new_kv, block_table=table, **tensors)
+
+            _in_forks(warm_up, forks)
+
+
+def _in_forks(work: Callable[[], None], forks: int) -> None:
+    """Do some work here and in as many forks of this process, which has no thread beside this one."""
+    begun = []
+    for _ in range(forks):
+        if (pid := os.fork()) == 0:
+            code = 1
+            try:
+                work()
+                code = 0
+            finally:
+                os._exit(code)  # what this process is to clean up is not the fork's
+        begun.append(pid)
+    work()
+    if failed := sum(os.waitpid(pid, 0)[1] != 0 for pid in begun):
+        raise RuntimeError(f"{failed} of {forks} forks failed")
 
 
 @contextmanager
@@ -161,36 +185,36 @@ def _compiled_for(gpu: Gpu, mine: Callable[[str], bool]) -> Iterator[None]:
 
 
 class Children:
-    """Processes that share some work. done_before: an earlier process did it, and nothing is begun."""
+    """Processes that share some work. done_before: an earlier start had it done, and none is begun."""
 
     def __init__(self, work: Work, count: int) -> None:
         said = repr((work, sorted(made_for(work.gpu).items())))
         self._mark = triton_cache() / "diptych_ahead" / hashlib.sha256(said.encode()).hexdigest()[:32]
-        self._children: list[Child] = []
         self.done_before = self._mark.exists()
+        self._first: Child | None = None
         if self.done_before:
             return
         self._folder = tempfile.TemporaryDirectory(prefix="diptych_ahead_")
-        work_file = Path(self._folder.name, "work")
-        work_file.write_bytes(pickle.dumps(work))
+        file = Path(self._folder.name, "work")
+        file.write_bytes(pickle.dumps(work))
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_INTERPRET": "0"}
-        for number in range(count):
-            words = [sys.executable, "-W", "ignore", "-m", __name__, str(work_file)]
-            self._children.append(Child(words, environment, name=f"compiler {number}"))
+        environment |= {"CUDA_VISIBLE_DEVICES": ""} | dict.fromkeys(
+            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+        )
+        words = [sys.executable, "-W", "ignore", "-m", __name__, str(file), str(count - 1)]
+        self._first = Child(words, environment, name="the compiling process")
 
     def end(self, longest_s: float = LONGEST_S) -> bool:
         """Wait until all are done, at most so long, then end them; whether all work is done."""
-        deadline, done = time.monotonic() + longest_s, True
-        for child in self._children:
+        done = True
+        if self._first is not None:
             try:
-                child.line(max(deadline - time.monotonic(), 0.1))  # it says nothing
+                self._first.line(longest_s)  # it says nothing
             except Lost as lost:
-                done &= lost.code == 0
-            finally:
-                child.end()
-        if self._children:
+                done = lost.code == 0
+            self._first.end()  # with its forks, which are of its session
+            self._first = None
             self._folder.cleanup()
-        self._children = []
         return done
 
     def keep(self) -> None:
@@ -201,9 +225,9 @@ class Children:
 
 
 def main() -> None:
-    file = Path(sys.argv[1])
+    file, forks = Path(sys.argv[1]), int(sys.argv[2])
     os.nice(5)  # an engine that loads its weights goes first
-    pickle.loads(file.read_bytes()).compile(_Claims(file.parent))
+    pickle.loads(file.read_bytes()).compile(_Claims(file.parent), forks)
 
 
 if __name__ == "__main__":

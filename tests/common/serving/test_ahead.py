@@ -1,5 +1,6 @@
 """A warm-up compiles in threads and launches each kernel once (ahead_child.py)."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -74,6 +75,14 @@ def test_what_children_compiled_for_an_absent_gpu_is_what_a_warm_up_finds(dsl, t
     assert not again.done_before and again.end(300)
     again.keep()
     assert Children(work_of(f"dsl_{dsl}.auto"), 3).done_before
+
+
+def test_all_forks_work_and_one_that_fails_is_told(tmp_path):
+    first = os.getpid()
+    ahead._in_forks(lambda: (tmp_path / str(os.getpid())).touch(), 2)
+    assert len(list(tmp_path.iterdir())) == 3
+    with pytest.raises(RuntimeError, match="2 of 2 forks"):
+        ahead._in_forks(lambda: 1 // (os.getpid() == first), 2)
 
 
 def test_each_key_is_taken_by_one(tmp_path):
