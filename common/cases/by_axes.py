@@ -63,7 +63,8 @@ REGIMES: dict[str, dict[str, tuple[Any, ...]]] = {
     "wide groups": {"kv_heads": (1, 2), "ratio": (9, 10, 11, 17, 24, 48, 72), "sequences": (1, 2, 3)},
     "no groups": {"kv_heads": (1, 3, 8), "ratio": (1,)},
     "small heads": {"head_size": (8, 16, 24)},
-    "large heads": {"head_size": (136, 192, 256, 320, 512), "kv_heads": (1, 2), "ratio": (1, 2, 3)},
+    "large heads": {"head_size": (136, 192, 256), "kv_heads": (1, 2), "ratio": (1, 2, 3)},
+    "larger heads": {"head_size": (264, 320, 512), "kv_heads": (1, 2), "ratio": (1, 2)},
     "large pages": {"page": (128, 256, 528, 1024), "kv_heads": (1, 2), "head_size": (16, 32, 40), "spare_pages": (1,)},
     "odd pages": {"page": (8, 24, 40, 48, 72)},
     "whole tiles": {"query": (1,), "context": (63, 127, 511, 703)},
@@ -138,28 +139,39 @@ PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
     *(_of_model(model, (query,)) for model in _SPECIAL for query in (1, 3)
       if model.name in ("gpt-oss", "Mistral 7B", "Gemma 3 27B", "Llama 4")),
     *map(_whole_tiles, (32, 128)),
-    *(_aligned(tile, tiles) for tile in (16, 32, 64, 128, 256) for tiles in (0, 1)),
     _graph(1025) | {"kv_heads": (4,)},  # over 4,096 sequences times KV heads
     _TINY | {"query": (2050,), "context": (0,), "page": (64,), "sequences": (1,)},
     {"shared_pages": (65,), "mix": ("long",), "page": (8,), "context": (1100,), "sequences": (3,), "query": (1, 3)},
 )  # fmt: skip
-# Numbers of KV heads, and of query heads of each, that public models have together.
+# KV heads, and query heads of each, that public models have together; beside them each size of heads in both dtypes of
+# 16 bits, for which kernels are compiled, and sizes of pages.
 _HEADS = sorted({(m.heads[1], m.heads[0] // m.heads[1]) for m in published.MODELS if m.heads[1] in (4, 8)})
+_SIZES = itertools.product(AXES["head_size"], DTYPES[:2])
 SHAPES = tuple(
-    _TINY | {"kv_heads": (kv,), "ratio": (ratio,), "query": (1, 2), "context": (129,), "sequences": (1,)}
-    for kv, ratio in _HEADS
-    if ratio > 2
-)
-# In two calls: more than a thousand query tokens beside several heads, in one prompt, and in one among many short ones,
-# with over 16,384 rows and 2^18 elements of `out`, and an fp8 scale whose reciprocal bf16 rounds by 0.4%; page ids past
-# 20 bits; 8,193 pages of a sequence.
+    {"head_size": (size,), "dtype": (dtype,), "kv_heads": (kv if size <= 128 else 2,),
+     "ratio": (ratio if size <= 128 else 2,), "page": (page,), "query": (1, 2), "context": (max(129, page + 1),),
+     "sequences": (1,)}
+    for (size, dtype), (kv, ratio), page in zip(
+        _SIZES, cycle(heads for heads in _HEADS if heads[1] > 2), cycle(AXES["page"][:21]), strict=False)
+)  # fmt: skip
+# Each form of a cache of 8 bits beside both.
+STORED = tuple(
+    _SMALLEST | {"store": (store,), "dtype": (dtype,), "head_size": (32,), "query": (1, 3), "context": (129,)}
+    for store in AXES["store"][1:] if store not in random_cases.FP8_QUERIES for dtype in DTYPES[:2]
+)  # fmt: skip
+ALIGNED = tuple(_aligned(tile, tiles) for tile in (16, 32, 64, 128, 256) for tiles in (0, 1))
+# In two calls: over a thousand query tokens beside several heads, in one prompt of over 1,024 tiles of 16 rows, and in
+# one among many short ones, with over 16,384 rows and 2^18 elements of `out`, and an fp8 scale whose reciprocal bf16
+# rounds by 0.4%; page ids past 20 bits and elements of a cache past 24; 8,193 pages of a sequence; sequences of equal
+# lengths.
 DEAR: tuple[dict[str, tuple[Any, ...]], ...] = (
-    _SMALLEST | {"query": (1030,), "context": (0,), "page": (64,), "sequences": (1,)},
+    _SMALLEST | {"query": (1030,), "context": (0,), "page": (64,), "sequences": (1,), "kv_heads": (8,)},
     _SMALLEST | {"query": (513,), "context": (64, 129), "sequences": (59,), "mix": ("prompts",), "place": ("middle",),
                  "ratio": (8,), "head_size": (16,), "out_dtype": (FP8[0],), "out_scale": (0.49808,)},
-    _TINY | {"ratio": (2,), "page": (8,), "arrange": (layouts.far_pages,), "sequences": (1, 2), "key_style": (None,),
-             "value_style": (None,)},
+    _SMALLEST | {"page": (8,), "arrange": (layouts.far_pages,), "sequences": (1, 2), "key_style": (None,),
+                 "value_style": (None,), "dtype": (torch.bfloat16,)},
     _TINY | {"context": (65_540,), "query": (1,), "page": (8,), "sequences": (1, 2)},
+    *(_SMALLEST | {"query": (query,), "context": (129,), "sequences": (5,), "mix": ("alike",)} for query in (1, 3)),
 )  # fmt: skip
 STRANGE = (  # in addition at `full`: dearer ones
     *(_of_model(model) for model in {(m.heads[0] // m.heads[1], m[2:]): m for m in published.MODELS}.values()),
@@ -223,7 +235,8 @@ def _values() -> Rows:
 def _smoke() -> Rows:
     """Rows that hold every value, every pair of MASKS and of what changes between calls, and every place."""
     masks = covering(MASKED, MASK_RULES, seed=11, of={*MASKS, "change"})
-    brief = [row | {"brief": True} for row in (*_placed(DEAR, "prompt"), *_placed(SHAPES, "shape"))]
+    short = (("aligned", ALIGNED), ("prompt", DEAR), ("shape", SHAPES), ("store", STORED))
+    brief = [row | {"brief": True} for word, places in short for row in _placed(places, word)]
     return _values() + masks + _regimes() + _alone() + _placed(PLACES, "place") + brief
 
 
@@ -246,10 +259,33 @@ def _regimes() -> Rows:
     chosen = covering({"regime": tuple(REGIMES)} | ABILITIES, rules, seed=13, of={"regime"})
     off = {axis: values[0] for axis, values in ABILITIES.items()}
     plain = [off | {"regime": regime, "dtype": dtype} for regime, dtype in zip(REGIMES, cycle(DTYPES), strict=False)]
-    return [
+    rows = [
         _within(values, REGIMES[values["regime"]], random.Random(f"regime {number}"))
+        | {"brief": number % 2 > 0 or number >= len(chosen)}
         for number, values in enumerate(chosen + plain)
     ]
+    for regime, place in REGIMES.items():
+        several = tuple(query for query in place.get("query", (3, 17)) if query > 1)
+        if not several:  # a decode sees the same under a causal mask
+            continue
+        flagged = [row for row, values in zip(rows, chosen, strict=False) if values["regime"] == regime and _flags(row)]
+        last = place.get("place") == ("last",)  # of many: flags of every second are those of a number cut to some bits
+        flagged = [] if last else flagged
+        flags = off | {"non_causal": "the last" if last else "every second", "dtype": DTYPES[len(rows) % len(DTYPES)]}
+        for word in ("a", "b")[len(flagged) :]:
+            found = _within(flags, place | {"query": several}, random.Random(f"flags {word} {regime}"))
+            flagged.append(found | {"brief": True})
+            rows.append(flagged[-1])
+        for row, operands in zip(flagged, cycle((torch.float16, None)), strict=False):
+            row["operands"] = operands  # in another dtype than float32 flags are bool
+    return rows
+
+
+def _flags(row: Values) -> bool:
+    """Whether flags of sequences show: of several query tokens, beside nothing that opens or closes what they do, or
+    makes other keys much heavier."""
+    mute = row["spans"] == "whole" or row["window"] == 1 or row["tree"] is not None or row["alibi"] is not None
+    return row["non_causal"] is not None and row["query"] > 1 and row["causal"] and not mute
 
 
 def _alone() -> Rows:
@@ -390,7 +426,8 @@ def _lens(values: Values, rng: random.Random) -> list[tuple[int, int]]:
     query, context = (_drawn(values[axis], page, rng) for axis in ("query", "context"))
     words = {"to a whole page": -(-max(query, 1) // page) * page, "fewer keys": random_cases.fewer_keys(query)}
     keys = words[context] if context in words else query + context
-    lens = _companions(values["sequences"] - 1, values["mix"], rng)
+    others = values["sequences"] - 1
+    lens = [(query, keys)] * others if values["mix"] == "alike" else _companions(others, values["mix"], rng)
     if values["mix"] == "decodes":
         lens = [(query_len, seq_len + values["shared_pages"] * page) for query_len, seq_len in lens]
     lens.insert({"first": 0, "last": len(lens), "middle": len(lens) // 2}[values["place"]], (query, keys))
@@ -407,7 +444,7 @@ _SAME = (
 def _case(name: str, values: Values) -> Case:
     rng = random.Random(name.replace("-", " "))
     features, lens = features_of(values, _lens(values, rng), rng)
-    operands = random.Random(f"{name} operands").choice((None, *DTYPES[:2]))
+    operands = values.get("operands", random.Random(f"{name} operands").choice((None, *DTYPES[:2])))
     window, longest = _drawn(values["window"], values["page"], rng), max(seq_len for _, seq_len in lens)
     window = {"all keys": longest, "all keys - 1": longest - 1, "all keys + 1": longest + 1}.get(window, window)
     fill, brief = FILLS.get(values["fill"]), values.get("brief", False)

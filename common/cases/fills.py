@@ -19,6 +19,7 @@ from common.spec.quantise import fill_where, quantise
 
 Fill = Callable[[PagedBatch, Features], None]
 NARROW = 2.0**12  # fp16: 5 sigma of N(0, 1) times this is below its maximum, 65504
+QUERY = 2.0**9
 WIDE = 2.0**100  # bf16 and fp32: 1e30, whose square overflows
 
 
@@ -84,6 +85,19 @@ def _scaled(query: float, key: float, value: float) -> Fill:
         fill_new_tokens([batch])
 
     return fill
+
+
+FAR_BELOW = -4e6  # below what some kernels take for -inf; float32 still tells a logit from the next
+
+
+def _far_below(batch: PagedBatch, features: Features) -> None:
+    """Every logit is FAR_BELOW, and V are at least 1: a kernel whose maximum begins above gives zeros. The query has a
+    part of it, for K of fp16."""
+    _equal(FAR_BELOW / QUERY)(batch, features)
+    _live(batch).fill_(QUERY)
+    value = batch.by_token()[1]
+    value.abs_().add_(1.0)
+    fill_new_tokens([batch])
 
 
 def _by_dtype(narrow: Fill, wide: Fill) -> Fill:
@@ -297,7 +311,7 @@ FILLS: dict[str, Fill] = {
 # after the others: dtypes of named cases follow the order
 FILLS |= {
     "keys-past-fp16": _by_dtype(_scaled(1.0 / NARROW, NARROW, 1.0), _scaled(2.0**-16, 2.0**16, 1.0)),
-    "logits-far-below": _by_dtype(_equal(-20_000.0), _equal(-200_000.0)),  # below what some kernels take for -inf
+    "logits-far-below": _far_below,
 }
 _RANDOM = frozenset([*INVISIBLE.values(), positive, rising])
 

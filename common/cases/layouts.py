@@ -187,12 +187,15 @@ def unaligned(batch: PagedBatch, guards: Guards) -> PagedBatch:
 
 def small_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
     """Make the host integers claim a decode step of one key; the device tensors stay right."""
-    return batch.replace(stats=replace(batch.stats, max_query_len=1, max_seq_len=1, total_seq_len=batch.num_seqs))
+    seqs = batch.num_seqs
+    claimed = {"num_decodes": seqs, "max_query_len": 1, "max_seq_len": 1, "total_seq_len": seqs}
+    return batch.replace(stats=replace(batch.stats, **claimed))
 
 
 def large_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """Make the host integers claim the longest context of a capture."""
-    return batch.replace(stats=replace(batch.stats, max_query_len=4096, max_seq_len=131072))
+    """Make the host integers claim prompts alone, of the longest context of a capture."""
+    claimed = {"num_decodes": 0, "max_query_len": 4096, "max_seq_len": 2**17, "total_seq_len": 2**17 * batch.num_seqs}
+    return batch.replace(stats=replace(batch.stats, **claimed))
 
 
 def stale_tail(batch: PagedBatch, guards: Guards) -> PagedBatch:

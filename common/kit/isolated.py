@@ -6,7 +6,7 @@ only. `common/interpreter` is run, also by its path, before the kernel is import
 
 Exchanges one JSON object a line over the socket argv[1]. `gpu`: whether torch finds one. `describe`: what the kernel
 declares. `call`: read the tensors from a file into buffers that keep their addresses between calls, call the kernel,
-and write them to another file; the descriptors of both come with the question.
+and write them to another file; the descriptors of both come with the question. `look`: write them there once more.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ IMPLIED = {"cross", "batch_invariant"}  # a kernel may support these without bei
 FLASH = {"causal", "sliding_window", "softcap", "sinks"} | IMPLIED  # its ALiBi differs: -slope |q - k|
 _memory: dict[tuple[int, ...], list[torch.Tensor]] = {}  # sizes of the storages -> the buffers of a call
 _workspaces: dict[Any, Any] = {}
+_last: dict[str, Any] = {}  # what the last call wrote and returned
 COMMON = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 JUDGE = tuple(os.path.join(COMMON, room, "") for room in ("oracle", "cases", "mutants"))
 LOST = ("CUDA error", "HIP error")  # torch's errors for a dead context
@@ -50,17 +51,43 @@ def load(kernel: str) -> Any:
     return found
 
 
+def signature_of(target: Any) -> inspect.Signature:
+    """The parameters of a target; of a module of torch those of `forward`, of TorchScript those of its schema. Raises
+    TypeError or ValueError for an extension without any."""
+    target = target.forward if isinstance(target, torch.nn.Module) else target
+    schema = getattr(target, "schema", None)
+    if not isinstance(schema, torch._C.FunctionSchema):
+        return inspect.signature(target)
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    of = {argument.name: argument for argument in schema.arguments if argument.name != "self"}
+    default = {
+        name: one.default_value if one.has_default_value() else inspect.Parameter.empty for name, one in of.items()
+    }
+    return inspect.Signature(
+        [inspect.Parameter(name, kinds[one.kwarg_only], default=default[name]) for name, one in of.items()]
+    )
+
+
 def accepted(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
     """The names of the parameters, and whether any other keyword is accepted."""
     try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # an extension without a signature
+        parameters = signature_of(function).parameters.values()
+    except (TypeError, ValueError):
         return frozenset(), True
     return frozenset(p.name for p in parameters), any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
+def ensure_computes(target: Any) -> None:
+    """Raise TypeError for a target whose call computes nothing yet: a coroutine, or a generator."""
+    for called in (target, getattr(target, "__call__", None), getattr(target, "launch", None)):  # noqa: B004
+        for kind in ("coroutine", "asyncgen", "generator"):
+            if getattr(inspect, f"is{kind}function")(called):
+                raise TypeError(f"kernel: found a {kind} function, allowed one that computes before it returns")
+
+
 def adapter_of(target: Any) -> str:
     """How to call a target: protocol, flash_attn_kvcache, flash_attn_varlen or paged."""
+    ensure_computes(target)
     if hasattr(target, "launch") and hasattr(target, "workspace"):
         return "protocol"
     if not callable(target) or inspect.isclass(target):
@@ -75,7 +102,7 @@ def adapter_of(target: Any) -> str:
 def ensure_callable(target: Any) -> None:
     """Raise TypeError for a target that no call of the adapter `paged` can satisfy."""
     try:
-        signature = inspect.signature(target)
+        signature = signature_of(target)
     except (TypeError, ValueError):
         return
     offered = {*HINTS, *FEATURES, *OPERANDS, "softmax_scale", "out", "lse", "return_lse", "key", "value"}
@@ -109,7 +136,7 @@ def _plain(value: Any) -> Any:
 def without_lse(target: Any, adapter: str) -> bool:
     """Whether a target may be called without an LSE: it has no parameter `lse`, or one whose default is None."""
     try:
-        parameter = inspect.signature(target).parameters.get("lse") if adapter == "paged" else None
+        parameter = signature_of(target).parameters.get("lse") if adapter == "paged" else None
     except (TypeError, ValueError):
         parameter = None
     return parameter is None or parameter.default is None
@@ -326,21 +353,34 @@ def call(request: dict[str, Any]) -> dict[str, Any]:
     target, before, on = load(request["kernel"]), forms(t), modes()
     found = ADAPTERS[request["adapter"]](target, dict(t), request["call"])
     ensure_left(t, before, on)
-    out, lse = returned(found, target)
+    results = dict(zip(("out", "lse"), returned(found, target), strict=True))
     cuda = memory[0].is_cuda
     if cuda:
         torch.cuda.current_stream().synchronize()  # only this stream: work that nobody waits for is not done
-    tokens = int(t["query_start_loc"][-1])
-    if out is not None:
-        keep("out", out, t["out"], tokens)
-    if lse is not None and "lse" in t:
-        keep("lse", lse, t["lse"], tokens)
-    with open(request["outputs"], "wb", closefd=False) as file:
-        for size, buffer in zip(request["storages"], memory, strict=True):
-            file.write(memoryview(buffer[:size].cpu().numpy()))
+    _last.update(t=t, memory=memory, results=results, tokens=int(t["query_start_loc"][-1]))
+    send(request)
     if cuda:
         torch.cuda.synchronize()
     return {"status": "ok"}
+
+
+def look(request: dict[str, Any]) -> dict[str, Any]:
+    """Send what the last call wrote and returned once more, as it is now."""
+    if not _last:
+        return {"status": "crash", "reason": "ended its process behind the call"}
+    send(request)
+    return {"status": "ok"}
+
+
+def send(request: dict[str, Any]) -> None:
+    """Write the tensors of the last call to the file of outputs."""
+    t, memory = _last["t"], _last["memory"]
+    for name, tensor in _last["results"].items():
+        if tensor is not None and name in t:
+            keep(name, tensor, t[name], _last["tokens"])
+    with open(request["outputs"], "wb", closefd=False) as file:
+        for size, buffer in zip(request["storages"], memory, strict=True):
+            file.write(memoryview(buffer[:size].cpu().numpy()))
 
 
 def failed(error: BaseException) -> dict[str, Any]:
@@ -360,7 +400,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             return {"status": "ok", "gpu": torch.cuda.is_available()}
         if request["ask"] == "describe":
             return {"status": "ok"} | describe(request["kernel"], request["adapter"])
-        return call(request)
+        return look(request) if request["ask"] == "look" else call(request)
     except BaseException as error:  # includes SystemExit: a kernel may not end the run
         return failed(error)
 

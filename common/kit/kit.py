@@ -2,7 +2,8 @@
 
 1. values A, outputs filled with NaN.  2. the same addresses, other values.  3. values A, except one tensor or one
 number.  4. values A again, outputs filled with 7.0: `out` and the LSE must have the bits of call 1. So an output that
-was kept from another call, or not written, is wrong (`common.cases.calls`). The reference is computed in this process,
+was kept from another call, or not written, is wrong (`common.cases.calls`). Once it is judged, the last is looked at
+again: what a call leaves running may change nothing. The reference is computed in this process,
 on its CPU, after the child has answered.
 """
 
@@ -32,6 +33,7 @@ from common.oracle.tolerance import check
 from common.spec import Features, PagedBatch, SpecError, refusals
 
 OTHER = 7.0
+BEHIND_S = 1.0  # after which one case is looked at again
 SMALL = 1e-8  # added to what a relative error is of
 SHRINK_CALLS, SHRINK_S = 60, 120.0
 LATE = "timeout"  # status of a case without an answer in time
@@ -92,6 +94,7 @@ class Kit:
     _before: str = ""  # the child's last case
     _stopped: bool = False
     _why: str | None = None  # the mistake searched for the running case
+    _last: tuple[Image, dict[str, torch.Tensor]] | None = None  # the last call, and what came back of it
     _earlier: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)  # results of its calls
     _errors: dict[str, float | None] = field(default_factory=dict)  # and the largest of them
 
@@ -206,7 +209,25 @@ class Kit:
             status, why = call.unlike(first, found, self.declared.limits.get("deterministic", True))
             if why:
                 raise _Wrong(status, why)
+        if not case.brief:
+            self._look(case, f"{call.name.partition(',')[0]}, once it had returned")
         return first
+
+    def _look(self, case: Case, which: str) -> None:
+        """Look at the last call's tensors again, in one case a while later. Raises _Wrong where they have changed."""
+        image, found = self._last
+        time.sleep(BEHIND_S if case.name == ELSEWHERE else 0.0)
+        with image.room() as room:
+            reply = self.child.ask(
+                {"ask": "look", "storages": image.request()["storages"]}, files=(room.descriptor,) * 2
+            )
+            if reply.status != "ok":
+                raise _Wrong(reply.status, f"{which}: {reply.reason}")
+            again, damaged = image.returned(room, image.num_tokens)
+        if not damaged:
+            damaged = [f"wrote {name}" for name in differing(found, again)]
+        if damaged:
+            raise _Wrong("incorrect", f"{which}: {'; '.join(damaged)}")
 
     def _judged(
         self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float, which: str
@@ -282,7 +303,8 @@ class Kit:
             reply = self._asked(case, request, (given.descriptor, room.descriptor))
             if reply.status != "ok":
                 raise _Wrong(*_named(reply))
-            found, damaged = image.returned(room, int(batch.query_start_loc[-1]))
+            found, damaged = image.returned(room, image.num_tokens)
+        self._last = image, found
         return found["out"], found.get("lse"), damaged
 
     def _asked(self, case: Case, request: dict[str, Any], files: tuple[int, ...]) -> Reply:

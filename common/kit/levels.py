@@ -31,6 +31,7 @@ from common.spec import SpecError
 from common.spec.paged_batch import DTYPES, FP8
 
 _TWO_HEADS = {"heads": (2, 1)}
+_SMALL = {"heads": (2, 2), "head_size": 8, "block_size": 8}
 # Longer than any case that is not large, and scratch that a longer batch left behind.
 LONG = named("keys-4500", lens=((1, 4500), (1, 40)), **_TWO_HEADS)
 LONG_PLANTED = named("keys-4500-planted", lens=((1, 4500), (3, 300), (1, 40)), head_size=128, fill=planted)
@@ -40,6 +41,8 @@ LONG_TAIL = named("keys-65541-tail", lens=((1, 65541), (1, 40)), head_size=16, b
 LONGEST = named("keys-1048579", lens=((1, 1048579), (2, 40)), heads=(1, 1), head_size=8, block_size=64)
 # In one batch of decodes alone, which has over 8,192 rows.
 LENGTHS = named("lengths-1-to-200", lens=decodes(*range(1, 201)), heads=(42, 2), head_size=8, block_size=8, brief=True)
+# Of so many pages each, of which the last is full or not.
+PAGES = named("pages-1-to-130", lens=decodes(*(8 * n - n % 8 for n in range(1, 131))), brief=True, **_SMALL)
 _CODES = {"lens": ((1, 45), (5, 90), (18, 130)), "fill": every_code}
 _E4M3, _FNUZ, _E5M2 = FP8
 CODES: tuple[Case, ...] = (  # of fp8: all of each type
@@ -56,7 +59,7 @@ BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the s
     AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
 }
 ELSEWHERE = "prefill-and-decode-alternate"  # whose first call is repeated in another process
-_OWN = (LONG, LONG_PLANTED, LONG_TAIL, LONGEST, LENGTHS, RUNS, AFTER_LONGER, AFTER_MORE, *CODES)
+_OWN = (LONG, LONG_PLANTED, LONG_TAIL, LONGEST, LENGTHS, PAGES, RUNS, AFTER_LONGER, AFTER_MORE, *CODES)
 KIT_CASES = tuple(case for case in (*CASES, *_OWN, *SIGNED, *SWEPT) if case.refused is None)
 BY_NAME = {case.name: case for case in KIT_CASES}
 # Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
@@ -76,7 +79,7 @@ SMOKE = (
     "spans-apart", "tree-larger-than-the-query",
     "values-seen-nan", "values-seen-inf", "keys-seen-nan", "query-nan", "fp8-values-seen-nan",
     "fp8-e5m2-values-seen-inf", "fp8-out-values-seen-nan",
-    *(case.name for case in (*OFTEN, *SWEPT, *CODES)), LENGTHS.name, RUNS.name,
+    *(case.name for case in (*OFTEN, *SWEPT, *CODES)), LENGTHS.name, PAGES.name, RUNS.name,
 )  # fmt: skip
 LEVELS = ("first", "smoke", "full")
 # Cases chosen by what they reject a second, each by its fields, so that a change of the axes leaves them as they are.

@@ -56,6 +56,11 @@ class Image:
         place = {name: order.index(tensor.untyped_storage().data_ptr()) for name, tensor in tensors.items()}
         return cls(tensors, frozenset(written), list(storages.values()), place, call)
 
+    @property
+    def num_tokens(self) -> int:
+        """How many rows of the written tensors are a sequence's."""
+        return int(self.tensors["query_start_loc"][-1])
+
     def given(self) -> memory.Memory:
         """The storages, consecutively, read-only for everybody else."""
         return memory.holding(memoryview(storage.numpy()) for storage in self.storages)

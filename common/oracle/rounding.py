@@ -5,9 +5,12 @@ docs/tolerance.md derives each number. `common.oracle.rows` and `common.oracle.t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
+from torch import Tensor
 
 from common.spec import Features, PagedBatch, is_per_token
 from common.spec.paged_batch import FP8
@@ -38,6 +41,30 @@ def half_subnormal(dtype: torch.dtype) -> float:
     """Largest absolute error of rounding to nearest near zero: 2^-25 for fp16, 2^-134 for bf16, 2^-10 for e4m3."""
     info = torch.finfo(dtype)
     return info.smallest_normal * info.eps / 2
+
+
+@cache
+def _ranges(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """float64: the finite numbers of an fp8 type, ascending, and the ends of what is rounded to each, to nearest and
+    even: directly, or by way of fp16, as compilers do where a GPU has no such cast of float32."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    numbers = codes.view(dtype).double()
+    even = {float(x): not code & 1 for code, x in zip(codes.tolist(), numbers, strict=True) if x.isfinite()}
+    found = torch.tensor(sorted(even), dtype=torch.float64)
+    ties = (found[1:] + found[:-1]) / 2.0
+    half = torch.exp2(torch.frexp(ties.abs())[1].double() - 12.0).clamp(min=2.0**-25)
+    wide = torch.tensor([even[x] for x in found.tolist()])
+    low, high = ties - half * wide[1:], ties + half * wide[:-1]
+    end = torch.tensor([math.inf], dtype=torch.float64)
+    return found, torch.cat([-end, low]), torch.cat([high, end])
+
+
+def unrounded(found: Tensor, o: Tensor, dtype: torch.dtype) -> Tensor:
+    """The least error before it was rounded to fp8 of a number that was to be o, float64; 0 where o itself may be
+    rounded to what was found, float64 too and finite."""
+    numbers, low, high = (x.to(found.device) for x in _ranges(dtype))
+    place = torch.searchsorted(numbers, found.contiguous()).clamp(max=len(numbers) - 1)
+    return (low[place] - o).clamp(min=0.0) + (o - high[place]).clamp(min=0.0)
 
 
 def probabilities_of(contract: Precision, batch: PagedBatch, features: Features) -> torch.dtype:
@@ -126,6 +153,11 @@ class Rounding:
             spread=TF32_SPREAD if tf32 else FP8_SPREAD if fp8 else 0.0,
             u_sum=unit_roundoff(contract.sums),
         )
+
+    def before(self, out: torch.dtype) -> Rounding:
+        """Without the rounding of an fp8 `out`, whose exact errors are known (`unrounded`)."""
+        own = {"u_out": 0.0, "eta_out": self.eta_out - half_subnormal(out), "spill": 1.0}
+        return replace(self, **own) if out in FP8 else self
 
     @property
     def short_sum(self) -> bool:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.oracle.reference import Expected
+from common.oracle.reference import Expected, gather
 from common.oracle.rounding import LEAST_TILE, NARROW, SUMMED_TILE, Rounding, unit_roundoff
-from common.spec import Features, is_per_token
+from common.spec import Features, PagedBatch, is_per_token
 from common.spec.paged_batch import FP8
 
 FEW_KEYS = 10  # sum P|V| <= sqrt(keys) sqrt(sum P^2 V^2): below 10 keys u A <= 3 u B
@@ -65,6 +65,7 @@ class Rows:
     few: Tensor  # bool [tokens, heads]: fewer than FEW_KEYS keys weigh
     zero: Tensor  # bool [tokens, heads, size]: bitwise +0.0
     most: float  # the largest number of an fp8 `out`, else inf
+    dtype: torch.dtype  # of `out`
     lse: Tensor  # [tokens, heads]
     size: Tensor  # [tokens, heads]: S
     denominator: Tensor  # [tokens, heads]
@@ -112,6 +113,7 @@ class Rows:
             few=few,
             zero=(found == 0) & ~torch.signbit(found),
             most=most,
+            dtype=out.dtype,
             lse=expected.lse[tokens],
             size=expected.logit_size[tokens],
             denominator=expected.denominator[tokens],
@@ -121,6 +123,25 @@ class Rows:
             common=_common(deviation, rounding),
             lost=rounding.sums * rounding.u_acc + rounding.cut * keys,
         )
+
+
+def hull(batch: PagedBatch, features: Features, expected: Expected) -> tuple[Tensor, Tensor]:
+    """[num_tokens, heads, size]: from `out` to the furthest V of its sequence, and the largest |V|; 0 is a V beside a
+    sink. However far off logits are, softmax gives a mean of V."""
+    far, most = (torch.full_like(expected.out, math.inf) for _ in range(2))
+    group, scale = batch.shape.queries_per_kv, 1.0 if features.out_scale is None else features.out_scale.double()
+    starts = batch.query_start_loc.tolist()
+    for seq, length in enumerate(batch.seq_lens.tolist()):
+        tokens = slice(starts[seq], starts[seq + 1])
+        if length and tokens.start < tokens.stop:
+            value = gather(batch.by_token()[1], batch.block_table[seq], length, features.value_scale) / scale
+            low, high = value.amin(0), value.amax(0)
+            if features.sinks is not None:
+                low, high = low.clamp(max=0.0), high.clamp(min=0.0)
+            low, high, o = low.repeat_interleave(group, 0), high.repeat_interleave(group, 0), expected.out[tokens]
+            far[tokens] = torch.maximum(high - o, o - low).nan_to_num(nan=math.inf)
+            most[tokens] = torch.maximum(high, -low).nan_to_num(nan=math.inf)
+    return far, most
 
 
 def _common(deviation: Tensor, r: Rounding) -> Tensor:

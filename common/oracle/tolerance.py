@@ -13,9 +13,10 @@ from torch import Tensor
 
 from common.oracle.bias import Mean, Signed, signed, worst_mean
 from common.oracle.reference import Expected
-from common.oracle.rounding import Rounding
-from common.oracle.rows import LogitErrors, Rows, chain_error, sum_error
+from common.oracle.rounding import Rounding, unrounded
+from common.oracle.rows import LogitErrors, Rows, chain_error, hull, sum_error
 from common.spec import Features, PagedBatch, SpecError
+from common.spec.paged_batch import FP8
 from common.spec.precision import Precision
 from common.spec.validation import validate_output
 
@@ -26,6 +27,7 @@ WORDS = {  # names of the rules in a reason
     "lse": "LSE", "mean": "mean",
 }  # fmt: skip
 ONE_SIGN = 0.75  # the lanes of a row err together if norm(o) is at least this part of norm(A)
+WILD = 0.125  # an error of logits from which V bound a row more closely
 SMALL_HEAD = (
     32  # a row norm over 8 lanes spreads so much that right rows reach 0.87 of the budget in 10^4, over 32 0.63
 )
@@ -91,13 +93,25 @@ def budgets(
     return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse + sum_error(rows, rounding, False)
 
 
-def _parts(rows: Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
-    """Every error as a part of its budget, under each rule that applies."""
-    finite = rows.o.isfinite()
+def _mixed(rows: Rows, r: Rounding, far: Tensor, most: Tensor) -> Tensor:
+    """The W budget of every element where logits are off by so much that only V bound a row."""
+    off = (sum_error(rows, r, False) + chain_error(rows, r, False))[..., None]
+    part = (r.u + rows.lost[..., None] + off) * most + r.eta * rows.w1 * rows.denominator[..., None]
+    return r.u_out * (rows.o.abs() + far) + r.spill * (far + part) + r.eta_out
+
+
+def _parts(
+    rows: Rows, r: Rounding, statistical: bool, hulled: tuple[Tensor, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Every error as a part of its budget, under each rule that applies; of an fp8 `out` that before it was rounded."""
+    finite, fp8 = rows.o.isfinite(), rows.dtype in FP8
     broken = (finite != rows.out.isfinite()) | (rows.blind[:, None, None] & ~rows.zero)
-    error = (rows.out - rows.o).abs().masked_fill(~finite, 0.0)
+    error = unrounded(rows.out, rows.o, rows.dtype) if fp8 else (rows.out - rows.o).abs()
+    error, whole, r = error.masked_fill(~finite, 0.0), r, r.before(rows.dtype)
     output = r.u_out * rows.o.abs()
-    parts = {"worst_case": _part(error, _worst_case(rows, r), broken)}
+    budget = _worst_case(rows, r)
+    budget = budget if hulled is None else torch.minimum(budget, _mixed(rows, r, *hulled))
+    parts = {"worst_case": _part(error, budget, broken)}
     if statistical:
         ub = (r.u_s + rows.sigma[..., None]) * rows.b
         summed = (sum_error(rows, r, True) + chain_error(rows, r, True))[..., None] * rows.o.abs()
@@ -108,19 +122,20 @@ def _parts(rows: Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
             before = ub.square() + (r.eta * rows.w2).square()
             terms = output.square() + r.spill**2 * before + r.eta_out**2
             parts["row"] = _row(rows, r, error, *(x.masked_fill(~finite, 0.0) for x in (terms, summed)), broken)
+            if r.short_sum:
+                terms = (whole.u_out * rows.o).square() + whole.spill**2 * before + whole.eta_out**2
+                across = _part(*_across(rows, whole, terms.masked_fill(~finite, 0.0)), broken.any(-1))
+                parts["row"] = torch.maximum(parts["row"], across.masked_fill(rows.few, 0.0))
     return parts
 
 
 def _row(rows: Rows, r: Rounding, error: Tensor, terms: Tensor, summed: Tensor, broken: Tensor) -> Tensor:
-    """[tokens, heads]: the error of a row as a part of its budget; of what lies across o by itself, where a sum may be
-    off along it."""
+    """[tokens, heads]: the error of a row as a part of its budget."""
     norm, o, a = terms.sum(-1).sqrt(), *(_norm(x.masked_fill(~x.isfinite(), 0.0)) for x in (rows.o, rows.a))
     lasting = r.spill * (rows.common * o + rows.lost * a)
     together = 3.0 * r.spill * (r.u_s + rows.sigma) * rows.along * o
     along = lasting + together.masked_fill(o < ONE_SIGN * a, 0.0)
     part = _part(_norm(error), (norm.square() + along.square()).sqrt() + r.spill * _norm(summed), broken.any(-1))
-    if r.short_sum:
-        part = torch.maximum(part, _part(*_across(rows, r, norm + lasting), broken.any(-1)))
     return part.masked_fill(rows.few, 0.0)
 
 
@@ -128,8 +143,12 @@ def _norm(rows: Tensor) -> Tensor:
     return rows.square().sum(-1).sqrt()
 
 
-def _across(rows: Rows, r: Rounding, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """(error, budget) [tokens, heads]: what of a row's error is no multiple of the row; without lanes that saturate."""
+def _across(rows: Rows, r: Rounding, terms: Tensor) -> tuple[Tensor, Tensor]:
+    """(error, budget) [tokens, heads]: what of a row's error is no multiple of the row, along which a sum may be off;
+    without lanes that saturate."""
+    a = _norm(rows.a.masked_fill(~rows.a.isfinite(), 0.0))
+    whole = _norm(rows.o.masked_fill(~rows.o.isfinite(), 0.0))
+    norm = terms.sum(-1).sqrt() + r.spill * (rows.common * whole + rows.lost * a)
     factor = 1.0 + sum_error(rows, r, True)
     kept = rows.o.isfinite() & rows.out.isfinite() & (rows.o.abs() * factor[..., None] < rows.most)
     o, error = (x.masked_fill(~kept, 0.0) for x in (rows.o, rows.out - rows.o))
@@ -209,12 +228,14 @@ def check(
     rounding = Rounding.of(contract, batch, features, out.dtype)
     step = max(1, CHUNK_ELEMENTS // max(1, out[:1].numel()))
     errors = LogitErrors.of(expected, features, rounding)
+    wild = bool((errors.all > WILD).any())
+    far, most = hull(batch, features, expected) if wild else (None, None)
     worst: dict[str, tuple[float, tuple[int, ...]]] = {}
     means: list[dict[str, Signed]] = []
     for first in range(0, expected.num_tokens, step):
         tokens = slice(first, min(first + step, expected.num_tokens))
         rows = Rows.of(out, expected, tokens, errors[tokens].all, features, rounding, structured)
-        parts, off = _parts(rows, rounding, statistical), None
+        parts, off = _parts(rows, rounding, statistical, (far[tokens], most[tokens]) if wild else None), None
         if lse is not None:
             budget = errors[tokens].all + sum_error(rows, rounding, statistical)
             parts["lse"] = _lse_part(lse, expected, tokens, budget)

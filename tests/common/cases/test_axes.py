@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from calls import ensure_well_formed
-from common.cases import axes, by_axes, published
+from common.cases import axes, by_axes, layouts, published, random_cases
 from common.cases.axes import AXES, EVERY, MASK_RULES, MASKS, PAIR_RULES, RULES
 from common.cases.by_axes import (
     ABILITIES,
@@ -22,6 +22,7 @@ from common.cases.by_axes import (
     num_smoke,
     values_of,
 )
+from common.cases.case import build
 from common.cases.covering import legal_pairs
 from common.spec.paged_batch import DTYPES
 
@@ -141,10 +142,49 @@ def test_many_tokens_meet_several_heads_at_smoke():
     assert any(sum(query_len for query_len, _ in case.lens) > 1024 and len(case.lens) > 32 for case in several)
 
 
+@pytest.mark.parametrize("regime", REGIMES.keys() - {"whole tiles"})  # which has decodes alone
+def test_flags_of_both_dtypes_show_where_kernels_go_other_ways(regime):
+    """Of each place there was one case of flags, in one dtype or under a span of all keys."""
+    rows = [row for row in by_axes._regimes() if by_axes._flags(row)]
+    rows = [row for row in rows if all(row[axis] in values for axis, values in REGIMES[regime].items())]
+    assert {row.get("operands") for row in rows if "operands" in row} == {None, torch.float16}
+
+
+def test_pages_lie_past_24_bits_of_elements_at_smoke():
+    far = [case for case in map(axes_case, range(num_smoke())) if case.arrange is layouts.far_pages]
+    batches = [build(case)[0] for case in far]
+    assert any(int(one.block_table[0, 0]) * one.key_cache.stride(0) >= 2**24 for one in batches)
+    assert any(int(one.block_table[0, 0]) >= 2**20 for one in batches)
+
+
+def test_sizes_and_stores_are_asked_in_each_dtype_of_16_bits_at_smoke():
+    """Most sizes of heads and forms of a cache were asked in float32 alone, in which no engine serves."""
+    stores = [store for store in AXES["store"] if store not in random_cases.FP8_QUERIES]
+    for axis, sizes in (("head_size", AXES["head_size"]), ("page", (16, 32, 64, 128, 256)), ("store", stores)):
+        asked = {(row[axis], row["dtype"]) for row in SMOKE}
+        assert asked >= set(itertools.product(sizes, DTYPES[:2])), axis
+
+
+def test_sequences_of_equal_lengths_are_asked_at_smoke():
+    alike = [case.lens for case in map(axes_case, range(num_smoke())) if len(case.lens) > 2 and len({*case.lens}) == 1]
+    assert {min(query, 2) for (query, keys), *_ in alike if keys > 128} == {1, 2}
+
+
+def test_a_flag_past_the_64th_is_not_that_of_its_number_cut_to_6_bits():
+    cases = [case for case in map(axes_case, range(num_smoke())) if len(case.lens) > 64 and case.ask.non_causal]
+    flags = [[seq in case.ask.non_causal for seq in range(len(case.lens))] for case in cases]
+    told = zip(cases, flags, strict=True)
+    assert any(one[-1] != one[(len(one) - 1) % 64] and case.lens[-1][0] > 1 for case, one in told)
+
+
 def test_products_of_axes_are_large_at_smoke():
     """Rows of tokens times heads past 8,192 were never asked, and could be unwritten."""
     cases = [axes_case(number) for number in range(num_smoke())]
     rows = [(sum(query for query, _ in case.lens) * case.heads[0], case.head_size) for case in cases]
+    tiles = [
+        (-(-query * case.heads[0] // case.heads[1] // 16) * case.heads[1]) for case in cases for query, _ in case.lens
+    ]
+    assert max(tiles) > 1024  # of 16 rows of a KV head
     assert max(rows)[0] > 2**14 and max(count * lanes for count, lanes in rows) > 2**18
     wide = [case for case in cases if len(case.lens) * case.heads[1] > 4096]
     assert any(case.lens[-1][0] and case.lens[-1][1] for case in wide)

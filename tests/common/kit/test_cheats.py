@@ -4,6 +4,7 @@ import pytest
 
 from common.kit.isolate import Limits
 from common.kit.kit import Kit
+from common.kit.levels import ELSEWHERE
 
 pytestmark = pytest.mark.usefixtures("kernels_are_importable")
 
@@ -35,3 +36,8 @@ def test_a_cheat_does_not_pass(name, child):
     assert (found.status, words in found.reason) == (status, True), found
     if name in ("patched_check", "lazy_by_a_mode"):
         child.close()  # what they left would stand in the way of the next one
+
+
+def test_an_output_that_changes_behind_the_last_call_does_not_pass(child):
+    found = Kit("kit_cheats:clears_later", 11, child).once(ELSEWHERE)
+    assert (found.status, found.reason) == ("incorrect", "call 4, once it had returned: wrote out"), found

@@ -61,9 +61,18 @@ def test_a_declaration_reaches_the_kit_as_plain_values(found, plain):
     assert isolated._plain(found) == plain
 
 
+async def later(*tensors, out):
+    pass
+
+
+def yields(*tensors, out):
+    yield
+
+
 @pytest.mark.parametrize(
     ("target", "words"),
     [
+        (later, "found a coroutine function, allowed one that computes"), (yields, "found a generator function"),
         (lambda query: None, "too many positional arguments; a call gives query, key_cache"),
         (lambda *tensors, flag, out: None, "missing a required .*'flag'"), (Declared, "found the class Declared"),
     ],
@@ -71,6 +80,18 @@ def test_a_declaration_reaches_the_kit_as_plain_values(found, plain):
 def test_what_no_call_can_satisfy_is_refused_at_once(target, words):
     with pytest.raises(TypeError, match=words):
         isolated.described("here", target, "auto")
+
+
+def test_torchscript_is_given_what_its_schema_names():
+    """Such a function has no signature: it was given every keyword, and torch refused the first."""
+    six = (torch.ones(2),) * 6
+    traced = torch.jit.trace(lambda query, key, value, table, starts, lengths: 2 * query, six)
+    module = torch.nn.Module()
+    module.forward = lambda query, key, value, table, starts, lengths, softmax_scale: query
+    for target, more in ((traced, set()), (module, {"softmax_scale"})):
+        names, anything = isolated.accepted(target)
+        assert names == {"query", "key", "value", "table", "starts", "lengths"} | more and not anything
+        assert isolated.described("here", target, "auto")["adapter"] == "paged"
 
 
 def test_the_caller_is_held_to_the_same():

@@ -60,6 +60,25 @@ def test_small_p_that_have_a_fifth_of_the_mass_are_asked(dtype):
     assert "worst rounding" in asked.why_not(launch(Skips()))
 
 
+class Begins(Edits):
+    """A maximum that begins at a number."""
+
+    def maximum(self, at, m):
+        return m.clamp(min=-1e6)
+
+    def lse(self, at, lse):
+        return torch.zeros_like(lse)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_logits_below_where_a_maximum_begins_are_asked(dtype):
+    """Zeros were within what logits of this size may be off by: what V allow is less."""
+    asked = Asked.of(levels.BY_NAME["values-logits-far-below"].but(dtype=dtype, lse=None))
+    assert asked.case.name in levels.SMOKE
+    assert asked.why_not(lambda *given: emulate(*given[:3])) == ""
+    assert "found 0, expected" in asked.why_not(lambda *given: emulate(*given[:3], edits=Begins()))
+
+
 @pytest.mark.slow
 def test_the_last_keys_of_a_million_are_asked():
     def launch(batch, features, out, lse):

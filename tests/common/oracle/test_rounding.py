@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from common.cases.batch import make_batch
+from common.mutants.emulation import emulate
 from common.oracle.reference import reference
-from common.oracle.rounding import Rounding, probabilities_of
+from common.oracle.rounding import Rounding, probabilities_of, unrounded
 from common.oracle.tolerance import budgets, check
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Precision
@@ -155,3 +156,27 @@ def test_tensor_cores_cut_more_of_a_sum_the_longer_it_is():
     assert 7.6e-4 < 131_072 * cut < 1e-3
     single = make_batch([(1, 16)], AttentionShape(1, 1, 32, 16, torch.float32))
     assert Rounding.of(Precision(), single, Features(), torch.float32).cut == 0.0
+
+
+@pytest.mark.parametrize("dtype", FP8, ids=str)
+def test_a_cast_to_fp8_is_no_error_before_it_and_a_shift_is(dtype):
+    o = torch.randn(20_000, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    o = torch.cat([o, torch.tensor([0.0, 0.017578125, 2.0**-11, torch.finfo(dtype).max], dtype=torch.float64)])
+
+    def off(before):
+        return unrounded(before.to(dtype).double(), o, dtype)
+
+    assert not off(o).any() and not off(o.half()).any()
+    shifted = off(o * 1.001)[:-1]
+    assert 0.0 < float((shifted / o[:-1].abs().clamp(min=1e-9)).max()) < 1.001e-3 and (shifted > 0).sum() > 50
+    assert off(o.bfloat16()).any()
+
+
+@pytest.mark.parametrize("shift", [1.0, 1.001, 0.999])
+def test_a_scale_of_an_fp8_output_is_held_to_what_the_arithmetic_may_be_off_by(shift):
+    batch = make_batch([(5, 40), (9, 9)], AttentionShape(4, 2, 64, 8, torch.float32))
+    features, own = (Features(out_scale=torch.tensor([scale])) for scale in (0.0123, 0.0123 * shift))
+    out = torch.empty(batch.query.shape, dtype=FN)
+    emulate(batch, own, out)
+    found = check(out, None, batch, features, PLAIN, reference(batch, features))
+    assert found.ok == (shift == 1.0), found.reason
