@@ -25,14 +25,16 @@ class NotARun(ValueError):
 
 
 def commit() -> str:
-    """git's short commit, else $DIPTYCH_COMMIT, else `nogit`; `-dirty` behind git's where tracked files changed."""
+    """$DIPTYCH_COMMIT, else git's short commit, `-dirty` behind it where tracked files changed; else `nogit`."""
+    if said := os.environ.get("DIPTYCH_COMMIT"):  # of a copy, whose repository may be another's or older
+        return said
     try:
         if not (ROOT / ".git").exists():  # installed, perhaps inside another repository
             raise FileNotFoundError(ROOT / ".git")
         head = _git("rev-parse", "--short=10", "HEAD")
         return head + ("-dirty" if _git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("DIPTYCH_COMMIT", "nogit")
+        return "nogit"
 
 
 def _git(*arguments: str) -> str:
