@@ -177,7 +177,6 @@ STRANGE = (  # in addition at `full`: dearer ones
     *(_of_model(model) for model in {(m.heads[0] // m.heads[1], m[2:]): m for m in published.MODELS}.values()),
     *map(_whole_tiles, (16, 48, 64, 80, 96, 112, 160, 192, 256, 512)),
     *map(_graph, (2048, 4097)),
-    *map(_graph, published.GRAPHS[3:]),
     _TINY | {"context": (131_080,), "query": (1,), "page": (1024,), "sequences": (1,), "kv_heads": (1,)},
     _TINY | {"query": (4099,), "context": (0,), "page": (64,), "sequences": (1,)},
 )  # fmt: skip
