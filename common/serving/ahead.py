@@ -79,6 +79,13 @@ def compiled_only(device: torch.device) -> Iterator[set[int] | None]:
             jit.JITFunction.run = original
 
 
+def keeper_of(planner: str) -> str | None:
+    """The module that keeps generated code for a module's package; None where Triton's cache holds all."""
+    names = planner.split(".")
+    packages = [importlib.import_module(".".join(names[:count])) for count in range(1, len(names))]
+    return next((package.KEEPS_CODE for package in packages if hasattr(package, "KEEPS_CODE")), None)
+
+
 class _OfAnother(Exception):
     """Another process compiles this kernel."""
 
@@ -120,9 +127,8 @@ class Work:
         Forks do what follows the imports and the choice of all configs. Raises RuntimeError if one of them fails.
         """
         planner = importlib.import_module(self.planner)
-        package = importlib.import_module(self.planner.partition(".")[0])
-        if hasattr(package, "KEEPS_CODE"):
-            importlib.import_module(package.KEEPS_CODE).generate_for(self.gpu, mine)
+        if keeper := keeper_of(self.planner):
+            importlib.import_module(keeper).generate_for(self.gpu, mine)
         with absent.helion_as(self.gpu), _compiled_for(self.gpu, mine):
             plan = planner.plan_paged_attention(
                 self.shape, *self.limits, "cpu",

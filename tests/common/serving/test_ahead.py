@@ -85,6 +85,18 @@ def test_all_forks_work_and_one_that_fails_is_told(tmp_path):
         ahead._in_forks(lambda: 1 // (os.getpid() == first), 2)
 
 
+@pytest.mark.parametrize(
+    ("planner", "keeper"),
+    [
+        ("dsl_helion.auto", "dsl_helion.kept"),
+        ("diptych.dsl_helion.auto", "dsl_helion.kept"),
+        ("dsl_triton.native.auto", None),
+    ],
+)
+def test_a_package_says_what_keeps_its_code_under_either_name(planner, keeper):
+    assert ahead.keeper_of(planner) == keeper
+
+
 def test_each_key_is_taken_by_one(tmp_path):
     one, other = ahead._Claims(tmp_path), ahead._Claims(tmp_path)
     assert [one("a"), other("a"), other("b"), one("b"), one("a"), other("b")] == [1, 0, 1, 0, 1, 1]
