@@ -170,7 +170,7 @@ DEAR: tuple[dict[str, tuple[Any, ...]], ...] = (
                  "ratio": (8,), "head_size": (16,), "out_dtype": (FP8[0],), "out_scale": (0.49808,)},
     _SMALLEST | {"page": (8,), "arrange": (layouts.far_pages,), "sequences": (1, 2), "key_style": (None,),
                  "value_style": (None,), "dtype": (torch.bfloat16,)},
-    _TINY | {"context": (65_540,), "query": (1,), "page": (8,), "sequences": (1, 2)},
+    _SMALLEST | {"context": (65_540,), "query": (1,), "page": (8,), "sequences": (1, 2)},
     *(_SMALLEST | {"query": (query,), "context": (129,), "sequences": (5,), "mix": ("alike",)} for query in (1, 3)),
 )  # fmt: skip
 STRANGE = (  # in addition at `full`: dearer ones
