@@ -204,7 +204,7 @@ def test_a_batch_of_few_tokens_launches_no_prefill(
     assert seen == ["long"] * launches + ["short"]
 
 
-GATHERS = {"triton": {"run", "key"}, "helion": {"run", "flat", "2idx"}}
+GATHERS = {"triton": {"run", "key"}, "helion": {"run", "flat"}}
 
 
 @pytest.mark.parametrize("head", [64, 80, 256])

@@ -72,6 +72,13 @@ def _field(a: Any, b: Any) -> Any:
     return field(a, (b & 31).astype(np.int64), np.minimum(b >> 16 & 127, 32).astype(np.int64))
 
 
+def _wide_field(a: Any, b: Any) -> Any:
+    """Bit-field extract of 64 bits: offset in bits 5..0 and width in 22..16 of b, with the sign that `a` has."""
+    width = np.minimum(b >> 16 & 127, 64).astype(a.dtype)
+    left = (64 - width) & 63
+    return np.where(width == 0, 0, (a >> (b & 63).astype(a.dtype)) << left >> left).astype(a.dtype)
+
+
 _LOGIC = {"and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "andn2": lambda a, b: a & ~b,
           "orn2": lambda a, b: a | ~b, "nand": lambda a, b: ~(a & b), "nor": lambda a, b: ~(a | b),
           "xnor": lambda a, b: ~(a ^ b)}  # fmt: skip
@@ -91,6 +98,7 @@ _TABLE: dict[str, tuple[str, Callable, str]] = {
     "s_addc_u32": ("u=uuc", carrying(1), "="), "s_subb_u32": ("u=uuc", carrying(-1), "="),
     "s_mul_i32": ("u=uu", lambda a, b: a * b, ""), "s_mul_hi_u32": ("u=uu", high_product, ""),
     "s_mul_hi_i32": ("i=ii", high_product, ""), "s_bfe_u32": ("u=uu", _field, "!"), "s_bfe_i32": ("i=iu", _field, "!"),
+    "s_bfe_u64": ("U=Uu", _wide_field, "!"), "s_bfe_i64": ("I=Iu", _wide_field, "!"),
     "s_bfm_b32": ("u=uu", lambda a, b: ((np.uint32(1) << (a & 31)) - 1) << (b & 31), ""),
     "s_pack_ll_b32_b16": ("u=uu", lambda a, b: (a & 0xFFFF) | (b << 16), ""),
     "s_cselect_b32": ("u=uuc", lambda a, b, c: np.where(c, a, b), ""),

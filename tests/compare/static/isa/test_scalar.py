@@ -52,6 +52,21 @@ def test_exec_is_saved_and_narrowed(name, function):
     assert w.mask.sum() == bin(function(mask, old)).count("1")
 
 
+@pytest.mark.parametrize(("offset", "width"), [(0, 16), (5, 0), (12, 40), (60, 8), (0, 64), (63, 1), (3, 100)])
+@pytest.mark.parametrize("value", [0x8123456789ABCDEF, 0x00000000FFFF8000])
+def test_a_field_of_64_bits_has_the_sign_that_its_name_says(value, offset, width):
+    w = waves()
+    w.set_pair(4, np.array([value], np.uint64))
+    w.s[6] = offset | width << 16
+    run(w, "s_bfe_u64 s[8:9], s[4:5], s6", "s_bfe_i64 s[10:11], s[4:5], s6")
+    width = min(width, 64)
+    signed = (value - 2**64 if value >> 63 else value) >> offset & (2**width - 1)
+    plain = value >> offset & (2**width - 1)
+    assert int(w.pair(8)[0]) == plain
+    assert int(w.pair(10)[0].view(np.int64)) == (signed - 2**width if width and signed >> width - 1 else signed)
+    assert bool(w.scc[0]) == (signed != 0)
+
+
 def test_bits_are_compared():
     w = waves()
     w.s[4], w.s[5] = 0b1000, 35  # bit 3: the index counts modulo 32
