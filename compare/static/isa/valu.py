@@ -93,7 +93,8 @@ def _div_fixup(q: Any, d: Any, n: Any) -> Any:
 
 def _div_scale(a: Any, d: Any, n: Any) -> tuple[Any, Any]:
     """v_div_scale_f32, by AMD's pseudocode: a (which is d or n), scaled where n / d would lose bits, and the lanes
-    whose quotient v_div_fmas scales back."""
+    whose quotient v_div_fmas scales back. The pseudocode does not say of which type its denormals are; where 1 / d and
+    n / d are some of float32, d is scaled down, without which no step behind makes n / d of it."""
     tiny = lambda x: (x != 0) & (np.abs(x) < 2.0**-126)  # noqa: E731
     a, d, n = np.broadcast_arrays(a, d, n)
     quotient, inverse = tiny(np.asarray(n, np.float64) / d), tiny(1.0 / np.asarray(d, np.float64))
@@ -101,9 +102,16 @@ def _div_scale(a: Any, d: Any, n: Any) -> tuple[Any, Any]:
     cases = [(n == 0) | (d == 0), large, tiny(d), inverse & quotient, inverse, quotient, _exponent(n) <= 23]
     up, down = np.ldexp(a, 64), np.ldexp(a, -64)
     denominator = np.where(a == d, up, a)
-    values = [F(np.nan), denominator, up, denominator, down, np.where(a == n, up, a), up]
+    values = [F(np.nan), denominator, up, np.where(a == d, down, a), down, np.where(a == n, up, a), up]
     back = np.select(cases, [False, True, False, True, False, True, False], False)
     return np.select(cases, values, a).astype(F), back
+
+
+def _div_fmas(a: Any, b: Any, c: Any, back: Any) -> Any:
+    """v_div_fmas_f32: undoes the 2^64 of `_div_scale`, up for large quotients and down for small ones. RDNA3's document
+    has it so; CDNA3's says 2^32, by which no scale of v_div_scale is undone."""
+    scale = np.where(back, np.where(_exponent(c) > 127, 2.0**64, 2.0**-64), 1.0)
+    return (scale * np.asarray(fma(a, b, c), np.float64)).astype(F)
 
 
 def _least(a: Any, b: Any) -> Any:
@@ -225,7 +233,7 @@ TABLE: dict[str, tuple[str, Callable]] = {
     **{f"v_fma{letters}_f32": ("f=fff", fma) for letters in ("", "mk", "ak")}, "v_fmac_f32": ("f=ff+", fma),
     "v_fma_mix_f32": ("f=ooo", fma), "v_fma_mixlo_f16": ("l=oooc", overflowing(exact_fma)),
     "v_fma_mixhi_f16": ("t=oooc", overflowing(exact_fma)), "v_div_fixup_f32": ("f=fff", _div_fixup),
-    "v_div_fmas_f32": ("f=fffv", lambda a, b, c, back: np.where(back, F(2.0**32), F(1)) * fma(a, b, c)),
+    "v_div_fmas_f32": ("f=fffv", _div_fmas),
     "v_ldexp_f32": ("f=fi", lambda a, b: np.ldexp(a, np.clip(b, -400, 400)).astype(F)),
     "v_exp_f32": ("f=f", _in_double(np.exp2)), "v_log_f32": ("f=f", _in_double(np.log2)),
     "v_rcp_f32": ("f=f", _in_double(np.reciprocal)), "v_rcp_iflag_f32": ("f=f", _in_double(np.reciprocal)),

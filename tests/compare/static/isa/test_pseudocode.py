@@ -21,7 +21,7 @@ WIDTH = {"u": 1, "i": 1, "f": 1, "h": 1, "w": 1, "j": 1, "U": 2, "I": 2}
 UNDEFINED = {
     "v_minimum3_f32", "v_maximum3_f32",  # defined by v_minimum_f32, which CDNA's table lacks
     "v_perm_b32",  # a lambda: compared with a table of its own in test_vector
-    "v_div_scale_f32",
+    "v_div_scale_f32", "v_div_fmas_f32",  # whose scales do not fit each other there: test_a_division_is_right
 }  # fmt: skip
 
 
@@ -187,6 +187,27 @@ def test_what_a_division_scales(n):
             env = expected("v_div_scale_f32", env | {"D0": to_bits(source, "f32"), "VCC": 0, "DENORM": 0x7FF << 52 | 1})
             assert same(int(w.v[4, 0, lane]), int(env["D0"]), "f"), (which, lane, d[lane])
             assert int(w.pair(8)[0]) >> lane & 1 == int(env["VCC"])
+
+
+@pytest.mark.parametrize("n", [2.0, 1.0, 3e38, -7.5, 1e-38, 1e-30])
+def test_a_division_is_right(n):
+    """What LLVM makes of n / d, at both ends of float32 and between: the scales undo each other."""
+    ends = [2.0**127, 1.5 * 2.0**127, 3.4e38, 2.0**126, 1e-38, 2.0**-126, 1e-5, 7.0]
+    w, d = waves(), np.resize(np.array([*ends, *(-x for x in ends)], np.float32), 64)
+    w.v[10, 0], w.v[11, 0] = d.view(np.uint32), np.full(64, n, np.float32).view(np.uint32)
+    run(
+        w, "v_div_scale_f32 v0, s[8:9], v10, v10, v11", "v_div_scale_f32 v1, vcc, v11, v10, v11",
+        "v_rcp_f32_e32 v2, v0", "v_fma_f32 v3, -v0, v2, 1.0", "v_fmac_f32_e32 v2, v3, v2",
+        "v_mul_f32_e32 v4, v1, v2",
+        "v_fma_f32 v5, -v0, v4, v1", "v_fmac_f32_e32 v4, v5, v2", "v_fma_f32 v5, -v0, v4, v1",
+        "v_div_fmas_f32 v4, v5, v2, v4", "v_div_fixup_f32 v4, v4, v10, v11",
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        wanted = (np.float64(np.float32(n)) / d.astype(np.float64)).astype(np.float32)
+    found = w.v[4, 0].view(np.float32)
+    assert np.array_equal(np.isfinite(found), np.isfinite(wanted))
+    near = np.isfinite(wanted)
+    assert (np.abs(found[near].astype(np.float64) - wanted[near]) <= np.spacing(np.abs(wanted[near]))).all()
 
 
 SCALAR = sorted(
