@@ -30,6 +30,11 @@ def gpu_target(arch: str) -> Any:
     return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
 
 
+def code_key(source: Any, options: dict[str, Any]) -> str:
+    """What decides the code of a Triton source for one target: its text, its specialisation and the options."""
+    return f"{source.hash()} {sorted(options.items(), key=lambda pair: pair[0])}"
+
+
 class MissingHook(RuntimeError):
     """Helion no longer has a name that is replaced here: pin helion, or update common/absent.py."""
 

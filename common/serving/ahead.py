@@ -129,7 +129,8 @@ class Work:
         planner = importlib.import_module(self.planner)
         if keeper := keeper_of(self.planner):
             importlib.import_module(keeper).generate_for(self.gpu, mine)
-        with absent.helion_as(self.gpu), _compiled_for(self.gpu, mine):
+        with absent.helion_as(self.gpu):
+            _compile_from_now_on(self.gpu, mine)
             plan = planner.plan_paged_attention(
                 self.shape, *self.limits, "cpu",
                 features=self.features, kernel=self.kernel, one_config=False, slack=self.slack,
@@ -163,16 +164,15 @@ def _in_forks(work: Callable[[], None], forks: int) -> None:
         raise RuntimeError(f"{failed} of {forks} forks failed")
 
 
-@contextmanager
-def _compiled_for(gpu: Gpu, mine: Callable[[str], bool]) -> Iterator[None]:
-    """Let each launch compile for an absent GPU what is `mine`, and do nothing more."""
+def _compile_from_now_on(gpu: Gpu, mine: Callable[[str], bool]) -> None:
+    """Let each launch of this process compile for an absent GPU what is `mine`, and do nothing more."""
     from triton.backends.nvidia.driver import CudaDriver
     from triton.compiler import compile as compile_source
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction
 
     def compile_mine(source: Any, *, options: dict[str, Any], **target: Any) -> Any:
-        if not mine(f"{source.hash()} {sorted(options.items(), key=str)}"):
+        if not mine(absent.code_key(source, options)):
             raise _OfAnother
         return compile_source(source, options=options, **target)
 
@@ -187,7 +187,6 @@ def _compiled_for(gpu: Gpu, mine: Callable[[str], bool]) -> Iterator[None]:
     JITFunction.compile = property(lambda function: compile_mine, lambda function, _: None)
     JITFunction.run = run
     reach.gpu_of = gpus.gpu_of  # which `helion_as` has replaced
-    yield
 
 
 class Children:

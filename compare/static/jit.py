@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from common.absent import code_key
 from compare.static.compiled import Argument
 
 
@@ -37,7 +38,7 @@ class Bound:
     @property
     def key(self) -> str:
         """What decides the code: source, specialisation and options."""
-        return f"{self.source.hash()} {sorted(self.options.items(), key=lambda pair: pair[0])}"
+        return code_key(self.source, self.options)
 
 
 def plain_grid(function: Any, grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[int, ...]:

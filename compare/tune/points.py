@@ -30,9 +30,7 @@ CELLS, EIGHT_BITS = "cells.jsonl", "float8_e4m3fn"
 TIMER = "graph"  # others add what a launch costs on the host
 WINDOW, BITS = "sliding_window=", "scales=one"  # features that the columns tell (common/choice/columns.py)
 PARTED = "2026-11-29T04:46"  # since when prompts multiply heads of 80 and 96 in parts; before, as 128 lanes
-FALLBACK = (
-    "2idx"  # a gather that no candidate asks for any more: in older logs it takes 1.7 times as long as the others
-)
+FALLBACK = "2idx"  # a gather that no candidate asks for any more; in older logs it takes 1.7 times as long
 REFUSED = ("shared_memory", "hopeless", "raced")  # count as slow; a config that spills was not timed and may be fast
 
 
