@@ -108,8 +108,8 @@ def _div_scale(a: Any, d: Any, n: Any) -> tuple[Any, Any]:
 
 
 def _div_fmas(a: Any, b: Any, c: Any, back: Any) -> Any:
-    """v_div_fmas_f32: undoes the 2^64 of `_div_scale`, up for large quotients and down for small ones. RDNA3's document
-    has it so; CDNA3's says 2^32, by which no scale of v_div_scale is undone."""
+    """v_div_fmas_f32: undoes the 2^64 of `_div_scale`, up for large quotients and down for small ones. AMD's pseudocode
+    says 2^32, by which no scale of v_div_scale is undone: a quotient would be wrong."""
     scale = np.where(back, np.where(_exponent(c) > 127, 2.0**64, 2.0**-64), 1.0)
     return (scale * np.asarray(fma(a, b, c), np.float64)).astype(F)
 
