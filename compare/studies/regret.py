@@ -5,13 +5,13 @@
     python -m compare study regret --of DIR [DIR ...]                            the table again, of one seed or several
 
 Rows are the first of the suite `unseen` of that seed: its shapes and lengths are drawn, and a seed that was looked at
-is spent. On each row `auto` runs as a user gets it, and beside it every kernel that it may take: as its table has it,
-as the untuned rules have it, and with --configs others of its space, neighbours of the rules' and random ones. Where a
-choice was learned for the GPU (`tune --fit`), its first COUNT are timed too: the table has what its first pick
-loses, and the best of them. The tuner's lanes compile, gate and time all, four rows at a time; regret is auto's time
-over the best, less one. A row counts where `auto` and another candidate were timed and no kernel is still to come. What
-was timed is kept line by line: a run that was cut off has whole rows for --of, and --resume gives it --minutes more,
-and more rows of --rows.
+is spent; --workload aims at some of them. On each row `auto` runs as a user gets it, and beside it every kernel that it
+may take: as its table has it, as the untuned rules have it, and with --configs others of its space, neighbours of the
+rules' and random ones. Where a choice was learned for the GPU (`tune --fit`), its first COUNT are timed too: the table
+has what its first pick loses, and the best of them. The tuner's lanes compile, gate and time all, four rows at a time;
+regret is auto's time over the best, less one. A row counts where `auto` and another candidate were timed and no kernel
+is still to come. What was timed is kept line by line: a run that was cut off has whole rows for --of, and --resume
+gives it --minutes more, and more rows of --rows.
 Exit codes: 0; 2 usage; 3 the GPU is not here; 5 no row counts.
 """
 
@@ -63,6 +63,7 @@ class Row:
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--seed", type=seed, default=0, help="of the suite unseen, and of the draw of configs")
     new.add_argument("--rows", type=at_least_one, default=24, help="the first N rows of it (default 24)")
+    new.add_argument("--workload", help="of these the ones that match comma-separated globs, as *-prefill-*,*-mixed-*")
     new.add_argument("--configs", type=at_least_one, default=16, help="of each kernel's space (default 16)")
     new.add_argument("--minutes", type=positive, default=10.0, help="wall budget of each DSL (default 10)")
     new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default auto)")
@@ -201,7 +202,7 @@ def table(folders: Sequence[Path], begun: bool = False) -> str:
 
 def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
     """Measure into the folder's log; lines of an earlier run are kept."""
-    rows = suites.unseen(asked.seed, asked.rows)
+    rows = suites.pick(suites.unseen(asked.seed, asked.rows), asked.workload)
     dsls = [asked.dsl] if asked.dsl else list(registry.DSLS)
     plans = {dsl: plan(dsl, rows, machine.gpu, asked.configs, asked.seed) for dsl in dsls}
     identity = {"gpu": machine.gpu.name, "seed": asked.seed, "rows": [row.to_dict() for row in rows]}

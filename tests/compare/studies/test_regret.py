@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ from compare.static.estimate_work import works
 from compare.studies import regret
 from compare.tune.records import NotThisRun
 from compare.tune.space import DEFAULT, TREE, start
-from compare.workloads import suites
+from compare.workloads import GrammarError, suites
 
 ROWS, H200 = suites.unseen(5, 4), resolve("h200")
 UNEVEN = suites.unseen(5)
@@ -100,7 +101,7 @@ def test_a_run_goes_on_with_more_rows_and_minutes_and_never_with_those_of_anothe
     monkeypatch.setattr(regret, "plan", lambda *_: {})
     manifest = {"gpu": "h200", "seed": 5, "rows": [row.to_dict() for row in ROWS]}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    asked = {"dsl": "triton", "configs": 8, "minutes": 1.0, "resume": True}
+    asked = {"dsl": "triton", "workload": None, "configs": 8, "minutes": 1.0, "resume": True}
     here = argparse.Namespace(gpu=H200)
     regret.measure(argparse.Namespace(seed=5, rows=6, **asked), here, folder)
     assert given == [(6, 61.0)]  # one second of an earlier budget is in its lines
@@ -108,6 +109,19 @@ def test_a_run_goes_on_with_more_rows_and_minutes_and_never_with_those_of_anothe
         regret.measure(argparse.Namespace(seed=6, rows=4, **asked), here, folder)
     with pytest.raises(NotThisRun):
         regret.measure(argparse.Namespace(seed=5, rows=4, **asked | {"resume": False}), here, folder)
+
+
+def test_a_run_has_the_rows_that_match_as_they_are_without_a_glob(tmp_path, monkeypatch):
+    given, idle = [], SimpleNamespace(run=lambda seconds: None, report=list)
+    monkeypatch.setattr(regret, "plan", lambda *_: {})
+    monkeypatch.setattr(regret, "Arm", lambda name, plan, rows, *_, **__: given.append(rows) or idle)
+    asked = argparse.Namespace(seed=5, rows=8, dsl="helion", configs=8, minutes=1.0, resume=False)
+    asked.workload = "*-prefill-*,*-mixed-*"
+    regret.measure(asked, argparse.Namespace(gpu=H200), tmp_path)
+    assert given == [tuple(row for row in suites.unseen(5, 8) if row.kind in ("prefill", "mixed"))]
+    asked.workload = "*-prefil-*"
+    with pytest.raises(GrammarError, match="prefill"):
+        regret.measure(asked, argparse.Namespace(gpu=H200), tmp_path)
 
 
 def test_the_table_is_written_again_from_a_run(folder, capsys):
