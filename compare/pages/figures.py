@@ -175,8 +175,9 @@ options = add_write
 @refusing(NotARun, quoted.NoFigure)
 def main(asked: argparse.Namespace) -> int:
     """0; 1 where the table, a page or a picture is not what the runs say; 2 for a run that is none."""
-    figures = build(tomllib.loads(quoted.ASKED.read_text(encoding="utf-8")))
-    new = {quoted.TABLE: written(figures)} | overview.drawn(figures)
+    text = written(build(tomllib.loads(quoted.ASKED.read_text(encoding="utf-8"))))
+    figures = quoted.table(text)  # rounded, as pages find them
+    new = {quoted.TABLE: text} | overview.drawn(figures)
     new |= {page: quoted.filled(page.read_text(encoding="utf-8"), figures) for page in quoted.pages()}
     stale = {
         path: text for path, text in new.items() if not (path.is_file() and path.read_text(encoding="utf-8") == text)

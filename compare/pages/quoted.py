@@ -145,10 +145,10 @@ SPACE = "\u00a0"  # does not break
 
 
 def _speed(one: Figure | None, rows: int) -> str:
-    """A mean with its worst row, and of how many rows where they are fewer."""
+    """A mean with its worst row, and of how many rows where it has not `rows`."""
     if one is None:
         return ""
-    return f"{one.value:.2f}{SPACE}({one.worst:.2f}{f'; of {one.rows}' if one.rows < rows else ''})"
+    return f"{one.value:.2f}{SPACE}({one.worst:.2f}{f'; of {one.rows}' if one.rows != rows else ''})"
 
 
 def classes(figures: Table) -> str:
