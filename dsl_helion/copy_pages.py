@@ -20,7 +20,7 @@ SEQUENCES = 256  # that the prefix sum takes at a time; kernels take it as an ar
 def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short, limits=(None, None)):
     """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query.
 
-    limits: query rows, and keys of a sequence; one that exceeds them is not copied. None: none does so.
+    limits: query rows, and keys of a sequence; one that exceeds them is not copied. None: none does.
     """
     query_start = hl.load(query_start_loc, [seq], extra_mask=live)
     query_end = hl.load(query_start_loc, [seq + 1], extra_mask=live)

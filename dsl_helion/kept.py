@@ -80,8 +80,7 @@ def generate_for(gpu: Gpu, mine: Callable[[str], bool]) -> None:
 
 def target(device: torch.device) -> str:
     """What code is generated for; empty where it is not kept, for kernels that are interpreted are about to change."""
-    here = gpu_of(device) if device.type == "cuda" else None
-    gpu = _absent[0].gpu if _absent else here
+    gpu = _absent[0].gpu if _absent else gpu_of(device)
     if gpu is None or os.environ.get("TRITON_INTERPRET") == "1":
         return ""
     return f"{gpu.name} {gpu.arch} {gpu.units}"
@@ -202,12 +201,14 @@ def _keys(source: Any) -> Trail:
 
 @cache
 def _made_by() -> tuple[Any, ...]:
-    """What any code follows from beside its key: this package's sources, versions, and Helion's settings."""
+    """What any code follows from beside its key: this package's sources, versions, and Helion's settings, but for where
+    it keeps its files."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    settings = sorted((name, value) for name, value in os.environ.items() if name.startswith(("HELION_", "TRITON_F32")))
-    return digest.hexdigest(), *(here(name) for name in ("helion", "torch", "triton")), settings
+    settings = {name: value for name, value in os.environ.items() if name.startswith(("HELION_", "TRITON_F32"))}
+    settings.pop("HELION_CACHE_DIR", None)
+    return digest.hexdigest(), *(here(name) for name in ("helion", "torch", "triton")), sorted(settings.items())
 
 
 def _digest(text: str) -> str:

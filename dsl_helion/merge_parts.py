@@ -35,7 +35,7 @@ def _merge_parts_kernel(
     queries_per_kv: hl.constexpr,
     short_q: hl.constexpr,
     long_q: hl.constexpr,
-    programs: hl.constexpr,
+    programs: int,
     parts: hl.constexpr,
     rows: hl.constexpr,
     helpers: hl.constexpr,
@@ -82,7 +82,7 @@ def _merge_parts_kernel(
                     store_lse(lse, token, head, live, top, sums)
 
 
-_merge_parts = kernel(_merge_parts_kernel)
+_merge_parts = kernel(_merge_parts_kernel, "programs")
 
 
 def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from types import SimpleNamespace
+from typing import ClassVar
 
 import helion.language as hl
 import torch
@@ -103,6 +104,7 @@ class Config(Cdna):
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
     """
 
+    BY_SIZE: ClassVar = True
     decode: Part = Part(16, 32)
     prefill: Part = Part(32, 32)
     copied: Copied = Copied()
@@ -223,7 +225,7 @@ def _attend_items_kernel(
     min_block_m: hl.constexpr,
     few_rows: hl.constexpr,
     which: hl.constexpr,
-    programs: hl.constexpr,
+    programs: int,
 ) -> None:
     hl.pdl_wait()  # the next line makes this a dependent launch as well, so it must wait for what ran before it
     hl.pdl_launch_dependents()  # the next launch begins while this one runs (NVIDIA from sm_90 on)
@@ -299,7 +301,7 @@ def _attend_copied_kernel(
     num_kv_heads: hl.constexpr,
     min_block_m: hl.constexpr,
     which: hl.constexpr,
-    programs: hl.constexpr,
+    programs: int,
 ) -> None:
     hl.pdl_wait()  # wait for the copy
     hl.specialize((query.size(2), plan.size(1), counters.size(0), partial_acc.size(1), partial_acc.size(2)))
@@ -354,8 +356,8 @@ def _attend_copied_kernel(
             counters[2 * which] = 0
 
 
-_attend_items = kernel(_attend_items_kernel, "block_q")
-_copied_items = kernel(_attend_copied_kernel, "tiles", "block_q")
+_attend_items = kernel(_attend_items_kernel, "block_q", "programs")
+_copied_items = kernel(_attend_copied_kernel, "tiles", "block_q", "programs")
 
 
 def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> None:

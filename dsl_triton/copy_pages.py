@@ -21,7 +21,7 @@ SEQUENCES = tl.constexpr(256)  # that the prefix sum takes at a time
 
 @triton.jit
 def region_tiles(
-    query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, limits=None
+    query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, limits=(None, None)
 ):  # fmt: skip
     """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query.
 
@@ -31,7 +31,7 @@ def region_tiles(
     query_end = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0)
     query_len = query_end - query_start
     seq_len = tl.load(seq_lens_ptr + seq, mask=live, other=0)
-    if limits is not None:
+    if limits[0] is not None:
         query_len = tl.where((query_end > limits[0]) | (seq_len > limits[1]), 0, query_len)
     context_len = seq_len - query_len
     first_key, _, lo, _, _, hi = kv_tile_range(seq, context_len, seq_len - 1, seq_len, f, TILE_SIZE, live)
@@ -76,7 +76,8 @@ def copy_scales(to_ptr, scales_ptr, strides, page, slot, kv_head, wanted, row):
         tl.store(to_ptr + row, load_token_scales(scales_ptr, strides, page, slot, kv_head, wanted))
 
 
-@triton.jit(do_not_specialize=["num_seqs", "tiles"])  # do not recompile for another batch or scratch
+# do not recompile for another batch, capacity or scratch
+@triton.jit(do_not_specialize=["num_seqs", "tiles", "num_tokens", "max_keys"])
 def _copy_kernel(
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
@@ -89,7 +90,8 @@ def _copy_kernel(
     value_scales_ptr,  # the same of V
     num_seqs,
     tiles,
-    limits,
+    num_tokens,  # limits of region_tiles
+    max_keys,
     f,
     key_strides, value_strides, block_table_strides,
     NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
@@ -98,6 +100,7 @@ def _copy_kernel(
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
+    limits = (num_tokens, max_keys)
     item = tl.program_id(0)
     kv_head = item % NUM_KV_HEADS
     at = item // NUM_KV_HEADS
@@ -132,7 +135,7 @@ def copied_lanes(shape: AttentionShape) -> tuple[int, int]:
     return lanes if parts_of(shape) > 1 else (padded(lanes[0]), padded(lanes[1]))
 
 
-def copy_pages(batch, features, key, value, scales, tiles, config, limits=None) -> None:
+def copy_pages(batch, features, key, value, scales, tiles, config, limits=(None, None)) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, lanes].
 
     lanes: copied_lanes. Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them.
@@ -141,7 +144,7 @@ def copy_pages(batch, features, key, value, scales, tiles, config, limits=None) 
     shape = batch.shape
     _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](
         batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        key, value, *scales, batch.num_seqs, tiles, limits, bundle(features, config),
+        key, value, *scales, batch.num_seqs, tiles, *limits, bundle(features, config),
         batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
         BLOCK_SIZE=shape.block_size, KEY_LANES=key.shape[1], VALUE_LANES=value.shape[1], TILE_SIZE=config.tile_size,

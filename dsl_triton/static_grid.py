@@ -15,6 +15,7 @@ for `merge_parts`.
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import triton
 import triton.language as tl
@@ -94,6 +95,7 @@ class Config(Cdna):
         on).
     """
 
+    BY_SIZE: ClassVar = True
     decode: Part = Part(16, 32)
     prefill: Part = Part(32, 32, "run")
     copied: Copied = Copied()

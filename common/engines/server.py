@@ -10,8 +10,9 @@ import torch
 
 from common.engines.options import Kernel, Options, kernel_of, log
 from common.gpus import gpu_of
-from common.serving.ahead import Children, Work
+from common.serving.ahead import Children, Work, stand_ins
 from common.serving.arguments import HINTS
+from common.serving.grid import upto
 from common.serving.plan import Plan
 from common.serving.points import Point, points, prompts, typical
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
@@ -100,6 +101,8 @@ class Server:
     def __post_init__(self) -> None:
         self.kernel = kernel_of(self.options.kernel)
         self.options.unpack(self.device)
+        if self.options.children and not self.options.pack:
+            self._children = Children(self.options.children)
         longest = self.options.typical_seq_len or LONGEST_TYPICAL
         self.typical_seq_len = min(longest, self.limits.max_seq_len)
 
@@ -124,16 +127,13 @@ class Server:
         self.planning += time.monotonic() - began
 
     def _compile_ahead(self, shape: AttentionShape, features: Features) -> None:
-        """Let children compile the first kind of layers of an engine, where nothing but its sizes decides the code and
-        no pack has it."""
+        """Let children compile for such layers where no pack has the code and sizes decide it."""
         gpu, kernel, stated = gpu_of(self.device), self.kernel, list(self._stated(new_kv=True))
-        plain = shape.cache_dtype == shape.dtype and not any(getattr(features, name) is not None for name in OPERANDS)
-        wanted = self.options.children and self._children is None and not self.options.pack and stated
-        if wanted and plain and gpu is not None and gpu.vendor == "nvidia":
+        given = stand_ins(features)
+        if self._children is not None and stated and given is not None and gpu is not None and gpu.vendor == "nvidia":
             columns, slack = self.table_width(shape.block_size), self._planned["slack"]
             module = kernel.module.__name__
-            work = Work(module, kernel.name, shape, features, self.limits, columns, stated, gpu, slack)
-            self._children = Children(work, self.options.children)
+            self._children.add(Work(module, kernel.name, shape, given, self.limits, columns, stated, gpu, slack))
 
     def captured_seq_len(self, num_seqs: int, held: int | None) -> int:
         """The keys that a graph of so many sequences is chosen for: the typical length, or the mean length when a cache
@@ -287,11 +287,6 @@ class Server:
     @property
     def plans(self) -> list[Plan]:
         return list(self._plans.values())
-
-
-def upto(most: int) -> list[int]:
-    """The points of the grid up to `most`, and `most` itself."""
-    return [1 << i for i in range((most - 1).bit_length())] + [most]
 
 
 def _said(done: int, launches: int) -> None:

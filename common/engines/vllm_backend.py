@@ -250,13 +250,20 @@ class Impl(AttentionImpl[Step]):
         if kv_cache_dtype in PER_TOKEN and self.server.options.writer == "engine":
             raise SpecError("DIPTYCH_WRITER", "engine", f"diptych, which writes the scales of {kv_cache_dtype}")
         self.shape = self._shape(config.cache_config.block_size or 16)
-        self.server.admit(self.shape, self.features)
+        self.server.admit(self.shape, replace(self.features, **self._scales_to_come()))
         self._cache: torch.Tensor | None = None
         self._views: tuple[torch.Tensor, torch.Tensor] | None = None
         self._plan: Plan | None = None
 
     def _shape(self, page: int) -> AttentionShape:
         return AttentionShape(self.num_heads, self.num_kv_heads, self.head_size, page, self.dtype, None, self.stored)
+
+    def _scales_to_come(self) -> dict[str, torch.Tensor]:
+        """Stand-ins for the scales of a cache of 8 bits, which a layer has when its cache is there."""
+        if self.stored == self.dtype:
+            return {}
+        sizes = (1, 1, 1) if self.kv_cache_dtype in PER_TOKEN else (1,)
+        return {name: torch.ones(sizes, device=self.server.device) for name in ("key_scale", "value_scale")}
 
     def _bind(self, layer: Any, kv_cache: torch.Tensor, table: torch.Tensor | None) -> Plan:
         """Views of the layer's cache and its compiled plan, made once a cache."""

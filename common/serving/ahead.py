@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from common.serving.pack import made_for
 from common.serving.points import Point
 from common.serving.whole import triton_cache
 from common.spec import AttentionShape, Features
+from common.spec.features import OPERANDS
 
 MOST_THREADS = 32  # each compilation holds about 100 MB
 LONGEST_S = 60.0  # that a warm-up waits for its children
@@ -121,30 +122,58 @@ class Work:
     gpu: Gpu
     slack: float = 0.0
 
-    def compile(self, mine: Callable[[str], bool], forks: int = 0) -> None:
-        """Compile the kernels whose key is `mine`, in this process, which launches nothing any more, and in forks.
+    @property
+    def key(self) -> str:
+        """What its code follows from, beside sources."""
+        tensors = {name: (tuple(t.shape), t.dtype) for name, t in _tensors(self.features).items()}
+        plain = replace(self.features, **dict.fromkeys(OPERANDS))
+        said = repr((replace(self, features=plain), sorted(tensors.items()), sorted(made_for(self.gpu).items())))
+        return hashlib.sha256(said.encode()).hexdigest()[:32]
 
-        Forks do what follows the imports and the choice of all configs. Raises RuntimeError if one of them fails.
-        """
-        planner = importlib.import_module(self.planner)
-        if keeper := keeper_of(self.planner):
-            importlib.import_module(keeper).generate_for(self.gpu, mine)
-        with absent.helion_as(self.gpu):
-            _compile_from_now_on(self.gpu, mine)
-            plan = planner.plan_paged_attention(
-                self.shape, *self.limits, "cpu",
-                features=self.features, kernel=self.kernel, one_config=False, slack=self.slack,
-            )  # fmt: skip
-            shape = self.shape
-            cache = torch.zeros(4, 2, shape.block_size, shape.num_kv_heads, shape.head_size, dtype=shape.cache_dtype)
-            tensors = {"key_cache": cache[:, 0], "value_cache": cache[:, 1]}
-            table = torch.zeros(self.limits[1], self.columns, dtype=torch.int32)
+    def prepared(self) -> Callable[[], None]:
+        """The warm-up of its plan, over tensors of the CPU."""
+        plan = importlib.import_module(self.planner).plan_paged_attention(
+            self.shape, *self.limits, "cpu",
+            features=self.features, kernel=self.kernel, one_config=False, slack=self.slack,
+        )  # fmt: skip
+        shape = self.shape
+        cache = torch.zeros(4, 2, shape.block_size, shape.num_kv_heads, shape.head_size, dtype=shape.cache_dtype)
+        tensors = {"key_cache": cache[:, 0], "value_cache": cache[:, 1]}
+        table = torch.zeros(self.limits[1], self.columns, dtype=torch.int32)
 
-            def warm_up() -> None:
-                for points, new_kv in self.stated:
-                    plan.warmup(points=points, new_kv=new_kv, block_table=table, **tensors)
+        def warm_up() -> None:
+            for points, new_kv in self.stated:
+                plan.warmup(points=points, new_kv=new_kv, block_table=table, **tensors)
 
-            _in_forks(warm_up, forks)
+        return warm_up
+
+
+def _tensors(features: Features) -> dict[str, torch.Tensor]:
+    return {name: t for name in OPERANDS if (t := getattr(features, name)) is not None}
+
+
+def stand_ins(features: Features) -> Features | None:
+    """The features with zeros of the CPU as tensors; None where one has an entry per page, sequence or token pair."""
+    given = _tensors(features)
+    if any(tensor.dim() != 1 or name == "causal_per_sequence" for name, tensor in given.items()):
+        return None
+    return replace(features, **{name: torch.zeros_like(tensor, device="cpu") for name, tensor in given.items()})
+
+
+def compile_all(works: Sequence[Work], mine: Callable[[str], bool], forks: int = 0) -> None:
+    """Compile the kernels whose key is `mine`, in this process, which launches nothing any more, and in forks.
+
+    works: of one GPU and one planner. Forks do what follows the imports and the choice of all configs. Raises
+    RuntimeError if one of them fails.
+    """
+    gpu, planner = works[0].gpu, works[0].planner
+    importlib.import_module(planner)
+    if keeper := keeper_of(planner):
+        importlib.import_module(keeper).generate_for(gpu, mine)
+    with absent.helion_as(gpu):
+        _compile_from_now_on(gpu, mine)
+        warm_ups = [work.prepared() for work in works]
+        _in_forks(lambda: [warm_up() for warm_up in warm_ups], forks)
 
 
 def _in_forks(work: Callable[[], None], forks: int) -> None:
@@ -190,24 +219,32 @@ def _compile_from_now_on(gpu: Gpu, mine: Callable[[str], bool]) -> None:
 
 
 class Children:
-    """Processes that share some work. done_before: an earlier start had it done, and none is begun."""
+    """Processes that share the warm-ups of an engine, so many; one begins with the first `add`. What an earlier start
+    had done is left out."""
 
-    def __init__(self, work: Work, count: int) -> None:
-        said = repr((work, sorted(made_for(work.gpu).items())))
-        self._mark = triton_cache() / "diptych_ahead" / hashlib.sha256(said.encode()).hexdigest()[:32]
-        self.done_before = self._mark.exists()
+    def __init__(self, count: int) -> None:
+        self._count, self._marks, self._folder = count, [], None
         self._first: Child | None = None
-        if self.done_before:
+
+    def add(self, work: Work) -> None:
+        """Share this work too. It is done if it is added before the process has imported what it needs; else the
+        engine's warm-up compiles it."""
+        mark = triton_cache() / "diptych_ahead" / work.key
+        if mark.exists():
             return
-        self._folder = tempfile.TemporaryDirectory(prefix="diptych_ahead_")
-        file = Path(self._folder.name, "work")
+        self._marks.append(mark)
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="diptych_ahead_")
+        file = Path(self._folder.name, f"{len(self._marks):04}.unfinished")
         file.write_bytes(pickle.dumps(work))
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_INTERPRET": "0"}
-        environment |= {"CUDA_VISIBLE_DEVICES": ""} | dict.fromkeys(
-            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
-        )
-        words = [sys.executable, "-W", "ignore", "-m", __name__, str(file), str(count - 1)]
-        self._first = Child(words, environment, name="the compiling process")
+        file.rename(file.with_suffix(".work"))
+        if self._first is None:
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_INTERPRET": "0"}
+            environment |= {"CUDA_VISIBLE_DEVICES": ""} | dict.fromkeys(
+                ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+            )
+            words = [sys.executable, "-W", "ignore", "-m", __name__, self._folder.name, str(self._count - 1)]
+            self._first = Child(words, environment, name="the compiling process")
 
     def end(self, longest_s: float = LONGEST_S) -> bool:
         """Wait until all are done, at most so long, then end them; whether all work is done."""
@@ -223,16 +260,20 @@ class Children:
         return done
 
     def keep(self) -> None:
-        """Note on the disk that this work is done: a warm-up of it has ended."""
-        with contextlib.suppress(OSError):  # then the next start begins processes again
-            self._mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._mark.touch()
+        """Note on the disk that the works are done: their warm-ups have ended."""
+        for mark in self._marks:
+            with contextlib.suppress(OSError):  # then the next start begins processes again
+                mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                mark.touch()
 
 
 def main() -> None:
-    file, forks = Path(sys.argv[1]), int(sys.argv[2])
+    folder, forks = Path(sys.argv[1]), int(sys.argv[2])
     os.nice(5)  # an engine that loads its weights goes first
-    pickle.loads(file.read_bytes()).compile(_Claims(file.parent), forks)
+    first = pickle.loads((folder / "0001.work").read_bytes())
+    importlib.import_module(first.planner)  # meanwhile the engine admits its other layers
+    works = [pickle.loads(file.read_bytes()) for file in sorted(folder.glob("*.work"))]
+    compile_all(works, _Claims(folder), forks)
 
 
 if __name__ == "__main__":

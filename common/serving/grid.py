@@ -54,6 +54,11 @@ def rounded(n: int) -> int:
     return GRID[bisect_left(GRID, n)]
 
 
+def upto(most: int) -> list[int]:
+    """The powers of two below `most`, and `most` itself."""
+    return [1 << i for i in range((most - 1).bit_length())] + [most]
+
+
 def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: int) -> BatchStats:
     """Round stats up to a point of the grid: powers of two.
 

@@ -13,7 +13,7 @@ from common.serving import scratch, tape
 from common.serving.ahead import compiled_only
 from common.serving.call import PagedAttention
 from common.serving.choice import Choice, Family
-from common.serving.grid import hinted_stats
+from common.serving.grid import hinted_stats, upto
 from common.serving.library import named
 from common.serving.measure import measure
 from common.serving.page_writer import PageWriter
@@ -25,9 +25,10 @@ from common.serving.winners import Timed
 from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
 from common.spec.features import of_seqs
 from common.spec.kernel import asked_of
-from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
+from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv, power_of_two
 from common.spec.plain import shown
 from common.spec.refusals import expect, expect_flag, expect_integer, expect_tensor
+from common.spec.step_plan import at_once
 from common.versions import remark
 
 _PLAIN = Features()
@@ -154,28 +155,20 @@ class Plan(PagedAttention):
             return True
         return compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._warm
 
-    def _counts(self, stats: BatchStats) -> Iterator[tuple[int, int]]:
-        """Yield (tokens, sequences) of every kind (`kind_of`) that a call at this point can have."""
+    def _counts(self, stats: BatchStats) -> list[tuple[int, int]]:
+        """(tokens, sequences) of every kind (`kind_of`) that a call at this point can have, small ones first."""
         if self.reach.only is not None:
-            for seqs in {1, 2, min(16, self.max_seqs), self.max_seqs}:
-                yield from ((tokens, seqs) for tokens in {1, 2, min(16, self.max_tokens), self.max_tokens})
-            return
-        below = stats.num_seqs // 2  # the point of the grid before
-        seqs_at_most = min(stats.num_seqs, self.max_seqs)
-        for seqs in {seqs_at_most, seqs_at_most - 1, seqs_at_most // 16 * 16}:
-            if seqs > below:
-                most = min(self.max_tokens, seqs * stats.max_query_len)
-                short = min(most, seqs * SHORT_QUERY)
-                tokens = {1, short, short - 1, most, most - 1, most // 16 * 16}
-                yield from ((count, seqs) for count in tokens - {0})
+            return [(tokens, seqs) for seqs in upto(self.max_seqs) for tokens in upto(self.max_tokens)]
+        seqs = min(stats.num_seqs, self.max_seqs)
+        most = min(self.max_tokens, seqs * stats.max_query_len)
+        return [(tokens, seqs) for tokens in sorted({*upto(most), min(most, seqs * SHORT_QUERY)})]
 
     def sizes(self, points: Iterable[Point] | None = None) -> Iterator[tuple[int, int, BatchStats]]:
         """Yield (tokens, sequences, stats of the hints) of the calls that a warm-up makes.
 
-        points: compile for the cells of these; None for the whole capacity. Triton specialises on whether a size is 1
-        and whether 16 divides it, and a kernel on whether a sequence has more than SHORT_QUERY tokens. So every choice
-        is called with each such kind of token and sequence count, in its smallest and its largest batch. A choice whose
-        parts (prefill, decode) were all compiled by other choices needs no call of its own.
+        points: compile for the cells of these; None for the whole capacity. Every choice is called with each kind of
+        sizes (`kind_of`), in its smallest and its largest batch. A choice whose parts (prefill, decode) were all
+        compiled by other choices needs no call of its own.
         """
         given = set()
         reached = self.choices if points is None else self._choices_at(points)
@@ -184,8 +177,9 @@ class Plan(PagedAttention):
             for choice, cells in sorted(reached.items(), key=lambda item: _work(item[1], largest)):
                 parts, done = pieces(choice), set()
                 for stats in cells[::-1] if largest else cells:
-                    for tokens, seqs in self._counts(stats):
-                        kind = kind_of(tokens, seqs)
+                    counts = self._counts(stats)
+                    for tokens, seqs in counts[::-1] if largest else counts:
+                        kind = kind_of(tokens, seqs, choice.config)
                         if kind in done:
                             continue
                         met = {(*part, *kind) for part in parts}
@@ -361,7 +355,8 @@ def _expect_warm_up(block_table: Any, lse: Any, new_kv: Any, out_dtype: Any, pro
 
 def compiled_by(choice: Choice, tokens: int, seqs: int) -> set[tuple]:
     """The code that a call of these sizes uses, as keys to compare."""
-    return {(*piece, *kind_of(tokens, seqs)) for piece in pieces(choice)}
+    kind = kind_of(tokens, seqs, choice.config)
+    return {(*piece, *kind) for piece in pieces(choice)}
 
 
 def _work(points: list[BatchStats], largest: bool) -> int:
@@ -370,9 +365,16 @@ def _work(points: list[BatchStats], largest: bool) -> int:
     return -max(tokens) if largest else min(tokens)
 
 
-def kind_of(tokens: int, seqs: int) -> tuple[str, str, bool]:
-    """The kind of a launch: what compilers and kernels distinguish of its sizes."""
-    return _number(tokens), _number(seqs), tokens > seqs * SHORT_QUERY
+def kind_of(tokens: int, seqs: int, config: Any) -> tuple[int, ...]:
+    """What kernels distinguish of a call's sizes: how many sequences a plan compares at a time, and whether a sequence
+    has more than SHORT_QUERY tokens; of a config BY_SIZE also the powers of two that hold both counts.
+
+    Counts by themselves are no constants of a kernel (do_not_specialize), nor are grids.
+    """
+    if getattr(config, "BY_SIZE", False):
+        tokens, seqs = power_of_two(tokens), power_of_two(seqs)
+        return at_once(seqs), int(tokens > seqs * SHORT_QUERY), tokens, seqs
+    return at_once(seqs), int(tokens > seqs * SHORT_QUERY)
 
 
 def _number(size: int) -> str:

@@ -90,7 +90,7 @@ class Reach:
         if one_config:
             stats = on_grid(self.max_seqs, 0, cdiv(self.max_tokens, self.max_seqs), self.max_seq_len)
             self.only = self._named(stats, self.features.sees)
-            return {self.only: [stats]}
+            return {self.only: [on_grid(self.max_seqs, self.max_seqs, 1, self.max_seq_len), stats]}
         found: dict[Choice, list[BatchStats]] = {}
         for stats in reachable_stats(*limits):
             found.setdefault(self._config_at(stats, self.features.sees), []).append(stats)

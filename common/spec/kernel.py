@@ -75,8 +75,9 @@ class Kernel(Protocol):
     """A paged-attention kernel.
 
     `Config` is a frozen dataclass of ints, strings and bools; RUN_TIME, where its class has it, names the integers that
-    compiled code takes as arguments, so that their values share it (`common.serving.choice.pieces`), and new_kv says
-    whether its launch may read a step's new K and V. `space` yields every config worth trying on `gpu` (a
+    compiled code takes as arguments, so that their values share it (`common.serving.choice.pieces`), BY_SIZE says that
+    its launches follow from the counts of tokens and sequences (a warm-up then makes one for each power of two), and
+    new_kv whether its launch may read a step's new K and V. `space` yields every config worth trying on `gpu` (a
     common.gpus.Gpu), already filtered by what fits. `workspace` is the only place that allocates; it may return None.
     `launch` writes out[:query_start_loc[-1]] (and lse likewise) and nothing else: no allocation, no sync, no
     environment.

@@ -130,6 +130,16 @@ def test_another_source_or_version_is_another(place, tmp_path, monkeypatch):
     assert one().load() is None
 
 
+def test_a_setting_of_helion_counts_but_for_where_its_files_lie(monkeypatch):
+    made = kept._made_by.__wrapped__
+    monkeypatch.setenv("HELION_CACHE_DIR", "a")
+    here = made()
+    monkeypatch.setenv("HELION_CACHE_DIR", "b")
+    assert made() == here
+    monkeypatch.setenv("HELION_DEBUG_DTYPE_ASSERTS", "1")
+    assert made() != here
+
+
 @pytest.mark.parametrize("kind", ["*.py", "*.json"])
 @pytest.mark.parametrize(
     ("spoil", "word"),

@@ -102,25 +102,37 @@ def test_a_fork_of_the_process_that_made_the_server_is_refused_where_there_is_a_
         server.plan(SHAPE, Features(True, 64))
 
 
+class Noted(list):
+    """Takes works in the place of Children."""
+
+    def __init__(self, count):
+        self.count = count
+
+    add = list.append
+
+
+@pytest.mark.parametrize("kernel", ["triton/auto", "helion/auto"])
 @pytest.mark.parametrize(
-    ("kernel", "dtype", "sinks", "count"),
+    ("dtype", "tensors", "count"),
     [
-        ("triton/auto", None, None, 1),
-        ("triton/auto", torch.float8_e4m3fn, None, 0),
-        ("triton/auto", None, [0.0] * 32, 0),
-        ("helion/auto", None, None, 1),
+        (None, {}, 2),
+        (None, {"sinks": torch.ones(32)}, 2),
+        (torch.float8_e4m3fn, {"key_scale": torch.ones(1), "value_scale": torch.ones(1)}, 2),
+        (torch.int8, {"key_scale": torch.ones(4, 16, 8), "value_scale": torch.ones(4, 16, 8)}, 0),
     ],
+    ids=["plain", "sinks", "a scale", "scales by token"],
 )
-def test_children_compile_the_first_kind_of_plain_layers(monkeypatch, kernel, dtype, sinks, count):
-    """What a scale or a sink adds is not sent to children; the warm-up compiles it."""
-    given, h200 = [], gpus.resolve("h200")
+def test_children_compile_all_layers_whose_code_follows_from_sizes(monkeypatch, kernel, dtype, tensors, count):
+    h200 = gpus.resolve("h200")
     monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: h200)
     monkeypatch.setattr(common.engines.server, "gpu_of", lambda device: h200)
-    monkeypatch.setattr(common.engines.server, "Children", lambda work, count: given.append((work, count)) or given)
+    monkeypatch.setattr(common.engines.server, "Children", Noted)
     server = Server(Options(kernel, children=3), LIMITS, torch.device("cpu"))
     shape = AttentionShape(32, 8, 128, 16, torch.bfloat16, None, dtype)
-    for window in (None, 256):
-        server.admit(shape, Features(True, window, sinks=None if sinks is None else torch.tensor(sinks)))
-    assert len(given) == count
-    for work, children in given:
-        assert children == 3 and work.columns == 192 and work.gpu == h200 and len(work.stated) == 2
+    for window in (None, 256, 256):
+        server.admit(shape, Features(True, window, **tensors))
+    given = server._children
+    assert given.count == 3 and [work.features.sliding_window for work in given] == [None, 256][:count]
+    for work in given:
+        assert work.columns == 192 and work.gpu == h200 and len(work.stated) == 2
+        assert all(getattr(work.features, name).eq(0).all() for name in tensors)

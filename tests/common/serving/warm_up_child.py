@@ -1,6 +1,8 @@
 """Bind a plan's warm-up, then a trace with right, missing and wrong hints, without TRITON_INTERPRET:
 
-    python warm_up_child.py DSL TOKENS SEQS KEYS
+    python warm_up_child.py DSL KERNEL TOKENS SEQS KEYS
+
+KERNEL: auto, or the one that serves all.
 
 Caches and queries of the trace are laid out as engines lay them out, each of them as warm; the warm-up's are its own.
 For an H200 that need not be here, by Triton's own binder; nothing is compiled. Two launches that it gives one source
@@ -45,7 +47,7 @@ def layouts(cache):
     ]
 
 
-def main(dsl, tokens, seqs, keys):
+def main(dsl, kernel, tokens, seqs, keys):
     gpu, draw, bound = gpus.resolve("h200"), random.Random(0), set()
     common.serving.reach.gpu_of = lambda device: gpu
     target = gpu_target(gpu.arch)
@@ -54,7 +56,8 @@ def main(dsl, tokens, seqs, keys):
         bound.add((launch.function.__name__, jit.bind(launch, target).key))
 
     with helion_as(gpu), jit.intercepted(note):
-        plan = importlib.import_module(f"dsl_{dsl}.auto").plan_paged_attention(SHAPE, tokens, seqs, keys, "cpu")
+        planner = importlib.import_module(f"dsl_{dsl}.auto").plan_paged_attention
+        plan = planner(SHAPE, tokens, seqs, keys, "cpu", kernel=None if kernel == "auto" else kernel)
         plan.warmup()
         warm = set(bound)
         whole = make_batch([(1, keys)] * seqs, SHAPE, extra_columns=0)
@@ -76,4 +79,4 @@ def main(dsl, tokens, seqs, keys):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(*sys.argv[1:3], *map(int, sys.argv[3:]))
