@@ -109,6 +109,8 @@ def _long_queries_kernel(
     hl.specialize(query.size(2))
     value_size = hl.specialize(out.size(2))
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
+    hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
+    hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
     hl.specialize((query_rest.size(2), key_rest.size(-1), value_rest.size(-1), out_rest.size(2)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)

@@ -66,6 +66,8 @@ def _copy_kernel(
     hl.pdl_launch_dependents()  # the attention's launch begins while the copy runs (NVIDIA from sm_90 on)
     num_seqs = seq_lens.size(0)
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
+    hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
+    hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
     hl.specialize((key.size(1), value.size(1)))
     tile_size = hl.register_block_size(16, 256)
     tiles = key.size(0) // (num_kv_heads * tile_size)

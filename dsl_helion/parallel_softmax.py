@@ -123,6 +123,8 @@ def _segments_kernel(
     hl.specialize(query.size(2))
     value_size = hl.specialize(out.size(2))
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
+    hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
+    hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)

@@ -116,6 +116,8 @@ def _prefill_kernel(
     num_seqs = seq_lens.size(0)
     lanes = hl.specialize((query.size(2), out.size(2)))  # head size, value size
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
+    hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
+    hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -225,6 +227,8 @@ def _decode_kernel(
 ) -> None:
     lanes = hl.specialize((query.size(2), out.size(2)))  # head size, value size
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
+    hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
+    hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     tile_size = hl.register_block_size(16, 256)
     for program, kv_head in hl.grid([seq_lens.size(0), num_kv_heads]):
