@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape
+from common.spec.features import WIDEST
 from common.spec.kernel import parts_of
 from common.spec.metadata import SHORT_QUERY
 from dsl_triton.binding import padded
@@ -21,7 +22,7 @@ SEQUENCES = tl.constexpr(256)  # that the prefix sum takes at a time
 
 @triton.jit
 def region_tiles(
-    query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, limits=(None, None)
+    query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, limits=None
 ):  # fmt: skip
     """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query.
 
@@ -31,7 +32,7 @@ def region_tiles(
     query_end = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0)
     query_len = query_end - query_start
     seq_len = tl.load(seq_lens_ptr + seq, mask=live, other=0)
-    if limits[0] is not None:
+    if limits is not None:
         query_len = tl.where((query_end > limits[0]) | (seq_len > limits[1]), 0, query_len)
     context_len = seq_len - query_len
     first_key, _, lo, _, _, hi = kv_tile_range(seq, context_len, seq_len - 1, seq_len, f, TILE_SIZE, live)
@@ -135,7 +136,7 @@ def copied_lanes(shape: AttentionShape) -> tuple[int, int]:
     return lanes if parts_of(shape) > 1 else (padded(lanes[0]), padded(lanes[1]))
 
 
-def copy_pages(batch, features, key, value, scales, tiles, config, limits=(None, None)) -> None:
+def copy_pages(batch, features, key, value, scales, tiles, config, limits=(WIDEST, WIDEST)) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, lanes].
 
     lanes: copied_lanes. Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them.
