@@ -27,10 +27,8 @@ from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range
 
 CHUNK = 16  # segments that are written at a time, and numbers of them that are compared
-# In tiles of a full grid: what an item and a merge cost beside their tiles, a tile of a program that works alone, and
-# what each tile of the longest segment adds.
-EACH, MERGE = 0.5, 0.4
-ALONE, TAIL = 0.3, 0.02
+# Tiles that a program reads alone while programs take a turn, or a merge runs: of decodes on an H200 6 and 3 us.
+TURN, MERGE = 6, 3
 
 
 @dataclass(frozen=True)
@@ -101,17 +99,12 @@ def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_hea
     """Tiles of a segment, of those in `each`, with which the items end soonest.
 
     longest, work: tiles of the longest Q Block, and of all. items, rows: how many items there are, and rows of scratch,
-    with each choice, under one KV head. Bytes, or products, limit all programs together; latency limits the longest
-    item, and those that are left for the last turn.
+    with each choice, under one KV head. The bytes, or products, of all items take as long however they are cut. What a
+    cut changes is latency: of the tiles that the last program reads one after the other, of its turns, of a merge.
     """
-    whole = div(items * num_kv_heads, programs)
-    left = (items * num_kv_heads - whole * programs).to(torch.float32) / programs
-    last = torch.where(left > 0.0, torch.clamp(left, min=ALONE), 0.0)
-    turns = whole.to(torch.float32) + torch.where(left > 0.0, 1.0, 0.0)
+    turns = cdiv(items * num_kv_heads, programs).to(torch.float32)
     mean = work / torch.maximum(items, int32(1)).to(torch.float32)
-    longest_item = each.to(torch.float32)
-    busy = (whole.to(torch.float32) + last) * mean
-    cost = torch.maximum(busy, longest_item * ALONE) + longest_item * TAIL + turns * EACH
+    cost = (turns - 1.0) * mean + each.to(torch.float32) + turns * TURN
     cost = torch.where(each < longest, cost + MERGE, cost)
     cost = torch.where(rows <= rows_at_most, cost, float("inf"))
     return torch.where(cost <= cost.amin(0), each, 0).amax(0)

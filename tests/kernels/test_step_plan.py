@@ -154,10 +154,8 @@ def tiles_each(sequences, cut):
         each = cdiv(longest, (2 + halving % 2 << halving // 2) >> 1)
         items = sum(count * cdiv(n, each) for _, _, _, _, count, n, _, _ in sequences)
         rows = sum(count * cdiv(n, each) * q * RATIO for _, _, q, _, count, n, _, _ in sequences if n > each)
-        whole, left = divmod(items * HEADS, cut.programs)
-        turns, mean = whole + (left > 0), sum(s[6] for s in sequences) / max(items, 1)
-        busy = (whole + (max(left / cut.programs, 0.3) if left else 0)) * mean
-        cost = max(busy, each * 0.3) + each * 0.02 + turns * 0.5 + (0.4 if each < longest else 0)
+        turns, mean = cdiv(items * HEADS, cut.programs), sum(s[6] for s in sequences) / max(items, 1)
+        cost = (turns - 1) * mean + each + turns * 6 + (3 if each < longest else 0)
         costs.append((cost if rows <= cut.rows else float("inf"), -each))
     return -min(costs)[1]
 
