@@ -218,9 +218,10 @@ def _fingerprint(value: Any) -> Any:
     return type(value) if isinstance(value, float) else value
 
 
-def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: Any) -> None:
+def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], registers: int = 0, **options: Any) -> None:
     """Launch `bindable` with a config and with `options`, settings of Helion that follow from the config.
 
+    registers: at most so many a thread, in a grid that is not persistent; 0: the compiler's choice. NVIDIA alone.
     descriptors=True: read whole tiles through tensor descriptors that the host makes, where the GPU has TMA; by plain
     loads elsewhere. Without descriptors of the host Helion 1.5 makes them for `hl.tile` loops only.
     """
@@ -235,12 +236,12 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
             _compiled.clear()
         if not same:
             _compiled[key] = compiled
-    compiled(*args, **launcher(config))
+    compiled(*args, **launcher(config, registers))
 
 
-def launcher(config: Any) -> dict[str, Any]:
-    """An argument of generated functions where a config asks for what Helion has no setting for; else none."""
-    options = cdna.scheduling(config)
+def launcher(config: Any, registers: int = 0) -> dict[str, Any]:
+    """An argument of generated functions where a launch asks for what Helion has no setting for; else none."""
+    options = cdna.scheduling(config) | ({"maxnreg": registers} if registers else {})
     return {"_launcher": functools.partial(default_launcher, **options)} if options else {}
 
 

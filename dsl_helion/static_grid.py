@@ -21,7 +21,7 @@ from typing import ClassVar
 import helion.language as hl
 import torch
 
-from common.choice.legal import fits_one, fitted_part
+from common.choice.legal import fits_one, fitted_part, programs_at_once
 from common.serving.static_grid import StaticGrid
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Precision, copied_scales, parts_of
@@ -69,12 +69,14 @@ class Part:
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
     programs, num_stages: 0: those of the Config.
+    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
     """
 
     block_m: int
     tile_size: int
     programs: int = 0
     num_stages: int = 0
+    registers: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,16 +139,19 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
     wide = max(shape.head_size, shape.value_lanes) > 128
-    keys, rows = (32, 32 if wide else 64) if gpu.mfma else (128, 64)  # of a decode, of a prompt
-    held = 1 if wide and not gpu.mfma else 2  # programs a unit: two tiles of a decode's wide keys fill shared memory
-    tile = 16 if wide and gpu.mfma else min(keys, 64)  # of a prompt: with more, LDS holds one program
+    keys, rows = (32, 32 if wide else 64) if gpu.mfma else (64, 64)  # of a decode, of a prompt
+    held = 1 if wide and not gpu.mfma else 2  # programs a unit, of a prompt
+    tile = 16 if wide and gpu.mfma else keys  # of a prompt: with more, LDS holds one program
     how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     five = gpu.tma and fits_one(how["block_m"], how["tile_size"], 4, 5, shape, gpu)
     stages = 5 if five and how["block_m"] == 64 else 0  # page ids and keys are two tiles ahead, in one program per SM
-    keys = fitted_part(how | {"tile_size": keys, "block_m": 16}, shape, gpu)["tile_size"]
-    most = held + 1 if keys == 128 and not wide and gpu.tma else held
+    decode = fitted_part(how | {"tile_size": keys, "block_m": block_m_of(Part(16, keys), shape)}, shape, gpu)
+    keys, most, bound = decode["tile_size"], held, 0
+    if gpu.vendor == "nvidia":
+        most, bound = programs_at_once(decode["block_m"], keys, 4, how["num_stages"], shape, gpu)
     matrix, units = 16 if gpu.mfma else 0, max(gpu.units, 1)
-    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), held * units, stages)
+    decode = Part(16, keys, registers=bound)
+    prefill = Part(how.pop("block_m"), how.pop("tile_size"), held * units, stages)
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
     copied = Copied(**dense, programs=2 * units, copy_programs=8 * units)
     # products that read a tile from shared memory hold one stage more than those through pages
@@ -375,7 +380,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
         LISTS.index(name), min(part.programs or config.programs, cut.most_places(batch)),
     )  # fmt: skip
     how = replace(config, num_stages=part.num_stages or config.num_stages)
-    run(_attend_items, how, args, block_sizes=[rows, tile_size])
+    run(_attend_items, how, args, part.registers, block_sizes=[rows, tile_size])
 
 
 def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:

@@ -20,7 +20,7 @@ from typing import ClassVar
 import triton
 import triton.language as tl
 
-from common.choice.legal import fitted_part
+from common.choice.legal import fitted_part, programs_at_once
 from common.serving.static_grid import StaticGrid
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Precision, copied_scales, launches, parts_of
@@ -56,6 +56,7 @@ class Part:
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
     programs, num_stages: 0: those of the Config.
+    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
     """
 
     block_m: int
@@ -63,6 +64,7 @@ class Part:
     gather: Gather = "key"
     programs: int = 0
     num_stages: int = 0
+    registers: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,6 @@ class Config(Cdna):
     is a copy.
 
     programs: of a launch that reads pages, as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
-    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
     overlap: without a copy a launch begins while the one before runs (programmatic dependent launch: NVIDIA from sm_90
         on).
     """
@@ -102,7 +103,6 @@ class Config(Cdna):
     programs: int = 4
     num_warps: int = 4
     num_stages: int = 2
-    registers: int = 0
     overlap: bool = False
 
 
@@ -134,17 +134,20 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
     wide = max(shape.head_size, shape.value_lanes) > 128
-    keys, rows = (32, 32 if wide else 64) if gpu.mfma else (128, 64)  # of a decode, of a prompt
-    held = 1 if wide and not gpu.mfma else 2  # programs a unit: two tiles of a decode's wide keys fill shared memory
-    most = held + 1 if keys == 128 and not wide and gpu.tma else held
-    tile = 16 if wide and gpu.mfma else min(keys, 64)  # of a prompt: with more, LDS holds one program
+    keys, rows = (32, 32 if wide else 64) if gpu.mfma else (64, 64)  # of a decode, of a prompt
+    held = 1 if wide and not gpu.mfma else 2  # programs a unit, of a prompt
+    tile = 16 if wide and gpu.mfma else keys  # of a prompt: with more, LDS holds one program
     how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     five = gpu.tma and fits(how["block_m"], how["tile_size"], 4, 5, shape, gpu)
     stages = 5 if five and how["block_m"] == 64 else 0  # page ids and keys are two tiles ahead, in one program per SM
-    keys = fitted_part(how | {"tile_size": keys, "block_m": 16}, shape, gpu)["tile_size"]
+    decode = fitted_part(how | {"tile_size": keys, "block_m": block_m_of(Part(16, keys), shape)}, shape, gpu)
+    keys, most, bound = decode["tile_size"], held, 0
+    if gpu.vendor == "nvidia":
+        most, bound = programs_at_once(decode["block_m"], keys, 4, how["num_stages"], shape, gpu)
     gather = "run" if shape.cache_dtype.itemsize > 1 else "key"  # 8 bits by runs spill on an A100
     matrix, units, overlap = 16 if gpu.mfma else 0, max(gpu.units, 1), gpu.tma
-    decode, prefill = Part(16, keys), Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
+    decode = Part(16, keys, registers=bound)
+    prefill = Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
     copied = Copied(**dense, programs=2 * units, copy_programs=8 * units, overlap=overlap, descriptors=gpu.tma)
     # products that read a tile from shared memory hold one stage more than those through pages
@@ -383,7 +386,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, PART=form, WHICH=LISTS.index(name), OVERLAP=overlap,
         num_warps=config.num_warps, num_stages=part.num_stages or config.num_stages,
-        **({"maxnreg": config.registers} if config.registers else {}), **config.options(),
+        **({"maxnreg": part.registers} if part.registers else {}), **config.options(),
         **({"launch_pdl": True} if overlap and not short else {}),
     )  # fmt: skip
 

@@ -105,12 +105,25 @@ def is_dense(c: Columns, part: str) -> np.ndarray:
 
 
 def fits_one(
-    rows: int, tile: int, warps: int, stages: int, shape: AttentionShape, gpu: Gpu, dense: bool = False
-) -> bool:
-    """Whether one launch fits, as the kernels' spaces ask it. dense: as of `holds`."""
+    rows: int, tile: int, warps: int, stages: int, shape: AttentionShape, gpu: Gpu, dense: bool = False,
+    programs: int = 1,
+) -> bool:  # fmt: skip
+    """Whether one launch fits, as the kernels' spaces ask it. dense: as of `holds`. programs: that share the memory."""
     lanes = power_of_two(shape.head_size), power_of_two(shape.value_lanes)
-    sizes = shape.dtype.itemsize, shape.cache_dtype.itemsize, gpu.shared_bytes, staged_rows(gpu)
+    sizes = shape.dtype.itemsize, shape.cache_dtype.itemsize, gpu.shared_bytes // programs, staged_rows(gpu)
     return bool(holds(rows, tile, warps * gpu.warp_size, stages, *lanes, *sizes, dense))
+
+
+def programs_at_once(rows: int, tile: int, warps: int, stages: int, shape: AttentionShape, gpu: Gpu) -> tuple[int, int]:
+    """(programs that an SM holds of one launch through pages, the registers of a thread that they are bounded to), the
+    latter 0 where shared memory holds fewer, or `register_bound` has none."""
+    lanes = power_of_two(shape.head_size), power_of_two(shape.value_lanes)
+    threads = warps * gpu.warp_size
+    bound, some = (int(n) for n in register_bound(rows, tile, threads, *lanes))
+    programs = some or max(int(REGISTERS // (registers(rows, tile, threads, *lanes) * threads)), 1)
+    while programs > 1 and not fits_one(rows, tile, warps, stages, shape, gpu, programs=programs):
+        programs -= 1
+    return programs, bound if programs == some else 0
 
 
 def fitted(config: Any, shape: AttentionShape, gpu: Gpu) -> Any:
