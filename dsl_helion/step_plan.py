@@ -154,8 +154,9 @@ def _plan_kernel(
     num_tokens: int,
     max_keys: int,  # of a sequence
     groups: int,  # of Q Blocks, at most
-    programs: int,  # that take the items of all KV heads, rows of scratch for one of them
-    rows_at_most: int,
+    programs: int,  # that take the items of all KV heads, and where no query is long
+    short_programs: int,
+    rows_at_most: int,  # of scratch for one KV head
     num_kv_heads: int,
     sees: int,
     copied: int,  # tiles of one KV head that may be copied; -1: none are
@@ -173,11 +174,12 @@ def _plan_kernel(
         total = hl.zeros([], dtype=torch.int32)
         refused = hl.zeros([], dtype=torch.int32)
         longest = hl.full([], 1, dtype=torch.int32)
+        longs = hl.zeros([], dtype=torch.int32)  # Q Blocks of long queries
         work = hl.zeros([], dtype=torch.float32)
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
             there = index < num_seqs
-            _, query_len_a, seq_len_a, count_a, tokens_a, _ = sequences_at(
+            _, query_len_a, seq_len_a, count_a, tokens_a, short_a = sequences_at(
                 index, there, lengths, short_queries, short_q, block_q
             )
             ends = total + hl.cumsum(count_a, 0)
@@ -188,6 +190,7 @@ def _plan_kernel(
             refused = torch.maximum(refused, (seq_len_a < 0).to(torch.int32).amax(0))
             mine = torch.where(count_a > 0, longest_tiles(seq_len_a, tokens_a, sees, unit), 1)
             longest = torch.maximum(longest, mine.amax(0))
+            longs = longs + torch.where(short_a, 0, count_a).sum(0).to(torch.int32)
             mean = mean_keys(query_len_a, seq_len_a, f)
             work = work + (count_a * longest_tiles(mean, tokens_a, sees, unit)).to(torch.float32).sum(0)
         live = number < total
@@ -208,7 +211,8 @@ def _plan_kernel(
             tiles_b = longest_tiles(seq_len_b, tokens_b, sees, unit)
             more_items, more_rows = counted(tiles_b, count_b, tokens_b, choices, ratio)
             items, rows = items + more_items, rows + more_rows
-        each = segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, choices)
+        taking = torch.where(longs > 0, int32(programs), int32(short_programs))
+        each = segment_tiles(longest, work, items, rows, taking, rows_at_most, num_kv_heads, choices)
 
         own = cdiv(longest_tiles(seq_len, tokens, sees, unit), each)
         rank = count - 1 - (number - before)  # Q Blocks that come before this one: here those of its own sequence
@@ -268,7 +272,7 @@ def _plan_kernel(
             store_item(plan, item, here, entry, of_segment, of_block)
 
 
-_plan = kernel(_plan_kernel, "num_seqs", "programs")
+_plan = kernel(_plan_kernel, "num_seqs", "programs", "short_programs")
 
 
 def item_at(plan, item):
@@ -293,7 +297,7 @@ def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -
     args = (
         plan, counters, batch.query_start_loc, batch.seq_lens, batch.num_tokens,
         batch.block_table.shape[1] * batch.shape.block_size, max(host_cdiv(blocks, step_plan.BLOCKS), 1), cut.programs,
-        cut.rows, batch.shape.num_kv_heads, min(features.sees, WIDEST), cut.copied or -1,
+        cut.short_programs, cut.rows, batch.shape.num_kv_heads, min(features.sees, WIDEST), cut.copied or -1,
         bundle(step_plan.mask_of(features)),
         cut.longest_short, *cut.short, *cut.long, cut.unit, batch.shape.queries_per_kv, step_plan.BLOCKS,
         step_plan.at_once(batch.num_seqs), CHUNK, COUNTERS,

@@ -180,8 +180,9 @@ def _plan_kernel(
     max_keys,  # of a sequence
     blocks,  # Q Blocks at most; what is left over is END
     segments,  # of a Q Block, at most; not read with CHOICE
-    programs,  # that take the items of all KV heads, rows of scratch for one of them; not read without CHOICE
-    rows_at_most,
+    programs,  # that take the items of all KV heads, and where no query is long; not read without CHOICE
+    short_programs,
+    rows_at_most,  # of scratch for one KV head
     num_kv_heads, sees,
     copied,  # tiles of one KV head that may be copied; -1: none are
     f,
@@ -195,11 +196,12 @@ def _plan_kernel(
     total = 0
     refused = 0
     longest = 1
+    longs = 0  # Q Blocks of long queries
     work = 0.0
     for begin in range(0, num_seqs, SEQUENCES):
         index = begin + tl.arange(0, SEQUENCES)
         there = index < num_seqs
-        _, query_len, seq_len, count, block_q, _ = sequences_at(index, there, lengths, SHORT, SHORT_Q, BLOCK_Q)
+        _, query_len, seq_len, count, block_q, of_short = sequences_at(index, there, lengths, SHORT, SHORT_Q, BLOCK_Q)
         ends = total + tl.cumsum(count, 0)
         ended = ends[None, :] <= number[:, None]
         seq += tl.sum(ended.to(tl.int32), 1)
@@ -209,6 +211,7 @@ def _plan_kernel(
         if CHOICE:
             most = tl.max(tl.where(count > 0, longest_tiles(seq_len, block_q, sees, UNIT), 1), 0)
             longest = tl.maximum(longest, most)
+            longs += tl.sum(tl.where(of_short, 0, count), 0)
             mean = mean_keys(query_len, seq_len, f)
             work += tl.sum((count * longest_tiles(mean, block_q, sees, UNIT)).to(tl.float32), 0)
     live = number < total
@@ -219,8 +222,8 @@ def _plan_kernel(
     each = longest
     if CHOICE:
         each = tiles_by_choice(
-            num_seqs, lengths, longest, work, programs, rows_at_most, num_kv_heads, sees,
-            SHORT, SHORT_Q, BLOCK_Q, UNIT, RATIO, SEQUENCES,
+            num_seqs, lengths, longest, work, tl.where(longs > 0, programs, short_programs), rows_at_most,
+            num_kv_heads, sees, SHORT, SHORT_Q, BLOCK_Q, UNIT, RATIO, SEQUENCES,
         )  # fmt: skip
 
     own = tl.cdiv(longest_tiles(seq_len, block_q, sees, UNIT), each) if CHOICE else number * 0 + segments
@@ -317,7 +320,8 @@ def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -
     short_q, short_tile = cut.short or (0, 0)
     _plan_kernel[(max(cdiv(blocks, step_plan.BLOCKS), 1),)](
         plan, counters, batch.query_start_loc, batch.seq_lens, batch.num_seqs, batch.num_tokens,
-        batch.block_table.shape[1] * batch.shape.block_size, blocks, cut.segments, cut.programs, cut.rows,
+        batch.block_table.shape[1] * batch.shape.block_size, blocks, cut.segments, cut.programs,
+        cut.short_programs, cut.rows,
         batch.shape.num_kv_heads, min(features.sees, WIDEST), cut.copied or -1, bundle(step_plan.mask_of(features)),
         SHORT=cut.longest_short, SHORT_Q=short_q, SHORT_TILE=short_tile, BLOCK_Q=cut.long[0], TILE=cut.long[1],
         UNIT=cut.unit, RATIO=batch.shape.queries_per_kv, CHOICE=not cut.segments, BLOCKS=step_plan.BLOCKS,

@@ -70,16 +70,17 @@ class StaticGrid:
 
     def cut(self, batch: PagedBatch, config: Any, workspace: PlannedScratch) -> Cut:
         """How sequences become items; by the hints of a capture, not by a batch's lengths."""
-        shape, copied, rows = batch.shape, config.copied, len(workspace.acc)
-        short = self._class(config.decode, shape)
+        shape, copied = batch.shape, config.copied
+        short, of_short = self._class(config.decode, shape), config.decode.programs or config.programs
+        sizes = {"short_programs": of_short, "rows": len(workspace.acc)}
         if batch.stats.max_query_len <= SHORT_QUERY:
-            return Cut(short, ANY_QUERY, short, programs=config.decode.programs or config.programs, rows=rows)
+            return Cut(short, ANY_QUERY, short, programs=of_short, **sizes)
         if workspace.copy is None or batch.num_tokens < copied.least_tokens or not self._is_whole(batch, copied):
             programs = config.prefill.programs or config.programs
-            return Cut(self._class(config.prefill, shape), SHORT_QUERY, short, programs=programs, rows=rows)
+            return Cut(self._class(config.prefill, shape), SHORT_QUERY, short, programs=programs, **sizes)
         long = self._class(copied, shape)
         tiles = len(workspace.copy.key) // (shape.num_kv_heads * long[1])
-        return Cut(long, SHORT_QUERY, short, programs=copied.programs, rows=rows, copied=tiles)
+        return Cut(long, SHORT_QUERY, short, programs=copied.programs, copied=tiles, **sizes)
 
     def _is_whole(self, batch: PagedBatch, copied: Any) -> bool:
         """Whether one program sums all lanes of V."""

@@ -48,8 +48,8 @@ class Cut:
 
     long: the class of queries of more than `longest_short` tokens. short: the class of the others; None: they are left
     out. segments: the most segments of a Q Block; 0: the device chooses, by `programs`, which take the items of all KV
-    heads, and `rows`, the rows of scratch for the parts of one KV head. copied: how many tiles of one KV head the
-    scratch for copied keys of long queries holds; 0: nothing is copied.
+    heads, or `short_programs` where no query is long, and `rows`, the rows of scratch for the parts of one KV head.
+    copied: how many tiles of one KV head the scratch for copied keys of long queries holds; 0: nothing is copied.
     """
 
     long: tuple[int, int]
@@ -57,6 +57,7 @@ class Cut:
     short: tuple[int, int] | None = None
     segments: int = 0
     programs: int = 0
+    short_programs: int = 0
     rows: int = 0
     copied: int = 0
 

@@ -143,18 +143,19 @@ def test_a_plan_without_room_is_refused_before_any_launch():
         make_plan(plan, torch.zeros(COUNTERS, dtype=torch.int32), batch, Features(), cut)
 
 
-CUT = Cut((8, 32), 3, (2, TILE), programs=40, rows=150, copied=9)
+CUT = Cut((8, 32), 3, (2, TILE), programs=40, short_programs=56, rows=150, copied=9)
 
 
 def tiles_each(sequences, cut):
     """The tiles of a segment where the device cuts: the documented cost of every number of segments, on the host."""
     longest = max([n for _, _, _, _, count, n, _, _ in sequences if count], default=1)
     costs = []
+    programs = cut.programs if any(s[2] == cut.long[0] and s[4] for s in sequences) else cut.short_programs
     for halving in range(16):
         each = cdiv(longest, (2 + halving % 2 << halving // 2) >> 1)
         items = sum(count * cdiv(n, each) for _, _, _, _, count, n, _, _ in sequences)
         rows = sum(count * cdiv(n, each) * q * RATIO for _, _, q, _, count, n, _, _ in sequences if n > each)
-        turns, mean = cdiv(items * HEADS, cut.programs), sum(s[6] for s in sequences) / max(items, 1)
+        turns, mean = cdiv(items * HEADS, programs), sum(s[6] for s in sequences) / max(items, 1)
         cost = (turns - 1) * mean + each + turns * 6 + (3 if each < longest else 0)
         costs.append((cost if rows <= cut.rows else float("inf"), -each))
     return -min(costs)[1]
