@@ -110,9 +110,9 @@ def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_hea
     return torch.where(cost <= cost.amin(0), each, 0).amax(0)
 
 
-def counted(tiles, count, tokens, choices, ratio):
+def counted(seq_len, count, tokens, choices, sees, unit, ratio):
     """Items, and rows of scratch, of sequences [sequence] with each choice of tiles a segment."""
-    n = count[:, None] * cdiv(tiles[:, None], choices[None, :])
+    n = count[:, None] * cdiv(longest_tiles(seq_len, tokens, sees, unit)[:, None], choices[None, :])
     rows = torch.where(n > count[:, None], n * tokens[:, None] * ratio, 0)
     return n.sum(0).to(torch.int32), rows.sum(0).to(torch.int32)
 
@@ -171,10 +171,8 @@ def _plan_kernel(
     for program in hl.grid(groups):
         number = program * blocks + hl.arange(blocks)  # of a Q Block, sequence by sequence
         seq, before = number * 0, number * 0  # its sequence, Q Blocks of those before it
-        total = hl.zeros([], dtype=torch.int32)
-        refused = hl.zeros([], dtype=torch.int32)
-        longest = hl.full([], 1, dtype=torch.int32)
-        longs = hl.zeros([], dtype=torch.int32)  # Q Blocks of long queries
+        total, refused = hl.zeros([], dtype=torch.int32), hl.zeros([], dtype=torch.int32)
+        longest, longs = hl.full([], 1, dtype=torch.int32), hl.zeros([], dtype=torch.int32)  # Q Blocks of long queries
         work = hl.zeros([], dtype=torch.float32)
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
@@ -202,21 +200,20 @@ def _plan_kernel(
 
         halvings = hl.arange(chunk)  # 1, 1, 2, 3, 4, 6, 8, ... segments of the longest
         choices = cdiv(longest, ((2 + halvings % 2) << (halvings // 2)) >> 1)
-        items = choices * 0
-        rows = choices * 0
+        items, rows = choices * 0, choices * 0
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
             there = index < num_seqs
             _, _, seq_len_b, count_b, tokens_b, _ = sequences_at(index, there, lengths, short_queries, short_q, block_q)
-            tiles_b = longest_tiles(seq_len_b, tokens_b, sees, unit)
-            more_items, more_rows = counted(tiles_b, count_b, tokens_b, choices, ratio)
+            more_items, more_rows = counted(seq_len_b, count_b, tokens_b, choices, sees, unit, ratio)
             items, rows = items + more_items, rows + more_rows
         taking = torch.where(longs > 0, int32(programs), int32(short_programs))
         each = segment_tiles(longest, work, items, rows, taking, rows_at_most, num_kv_heads, choices)
 
         own = cdiv(longest_tiles(seq_len, tokens, sees, unit), each)
-        rank = count - 1 - (number - before)  # Q Blocks that come before this one: here those of its own sequence
-        place = rank * own  # items that come before this one, and rows of scratch
+        place = (
+            count - 1 - (number - before)
+        ) * own  # items before this one, here of its sequence, and rows of scratch
         scratch = place * tokens * ratio
         num_items = hl.zeros([], dtype=torch.int32)
         shorts = hl.zeros([], dtype=torch.int32)  # items of short queries, and their rows of scratch
@@ -258,8 +255,7 @@ def _plan_kernel(
         per_segment = cdiv(stop - lowest, own)
         used = cdiv(stop - lowest, per_segment)
         hl.store(plan, [number, FIRST_ITEM], torch.where(used > 1, place, -1), extra_mask=live)
-        most = torch.where(live, own, 0).amax(0)
-        for done in hl.grid(0, most, chunk):
+        for done in hl.grid(0, torch.where(live, own, 0).amax(0), chunk):
             segment = (done + hl.arange(chunk))[None, :]
             item = place[:, None] + segment
             here = live[:, None] & (segment < own[:, None])

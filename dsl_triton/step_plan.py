@@ -280,16 +280,8 @@ def _plan_kernel(
         entry = tl.where(live[:, None], tl.where(segment < used[:, None], seq[:, None], HOLE), END)
         stops = tl.minimum(begins + per_segment[:, None], stop[:, None])
         of_segment = tl.minimum(begins, stop[:, None]), stops, tl.where(used[:, None] > 1, segment, -1)
-        of_block = (
-            start + first,
-            query_len - first,
-            position,
-            seq_len,
-            used,
-            tl.where(own > 1, scratch, 0),
-            short,
-            first,
-        )
+        sums = tl.where(own > 1, scratch, 0)
+        of_block = start + first, query_len - first, position, seq_len, used, sums, short, first
         store_item(item, here, entry, of_segment, of_block)
         if CHOICE:
             tl.store(item + 12, region[:, None] + segment * 0, mask=here)
