@@ -45,8 +45,8 @@ def _merge_parts_kernel(
     hl.specialize((partial_acc.size(1), partial_acc.size(2), plan.size(1), counters.size(0)))
     for program, helper in hl.grid([programs, helpers]):
         total = counters[MERGES] * num_kv_heads
-        for turn in hl.grid(0, div(total - program + programs - 1, programs)):
-            place = int32(program) + turn * programs  # of a Q Block under a KV head
+        for turn in hl.grid(0, div(total - int32(program) + int32(programs - 1), int32(programs))):
+            place = int32(program) + turn * int32(programs)  # of a Q Block under a KV head
             kv_head = mod(place, num_kv_heads)
             first_item = hl.load(plan, [div(place, num_kv_heads), FIRST_ITEM])
             if first_item >= 0:

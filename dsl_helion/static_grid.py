@@ -284,11 +284,11 @@ def _attend_items_kernel(
                     plan, at, kv_head, m, l, total, out, lse, (partial_acc, partial_m, partial_l), f, queries_per_kv,
                     block_m,
                 )  # fmt: skip
-            if end_place > programs:  # else every place has a program of its own
-                place = programs + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
+            if end_place > int32(programs):  # else every place has a program of its own
+                place = int32(programs) + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
             else:
                 place = end_place
-        if place == end_place + (programs - 1):  # of as many claims as places the last: for the next layer
+        if place == end_place + int32(programs - 1):  # of as many claims as places the last: for the next layer
             counters[2 * which] = 0
 
 
@@ -361,8 +361,8 @@ def _attend_copied_kernel(
                         plan, at, kv_head, m, l, total, None, None, (partial_acc, partial_m, partial_l), f,
                         queries_per_kv, block_m,
                     )  # fmt: skip
-            place = programs + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
-        if place == end_place + (programs - 1):
+            place = int32(programs) + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
+        if place == end_place + int32(programs - 1):
             counters[2 * which] = 0
 
 

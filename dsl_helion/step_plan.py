@@ -105,7 +105,7 @@ def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_hea
     turns = cdiv(items * num_kv_heads, programs).to(torch.float32)
     mean = work / torch.maximum(items, int32(1)).to(torch.float32)
     cost = (turns - 1.0) * mean + each.to(torch.float32) + turns * TURN
-    cost = torch.where(each < longest, cost + MERGE, cost)
+    cost = torch.where(each < longest, cost + MERGE + cdiv(longest, each).to(torch.float32) / 16, cost)
     cost = torch.where(rows <= rows_at_most, cost, float("inf"))
     return torch.where(cost <= cost.amin(0), each, 0).amax(0)
 

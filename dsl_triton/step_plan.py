@@ -114,7 +114,7 @@ def segment_tiles(
     turns = tl.cdiv(items * num_kv_heads, programs).to(tl.float32)
     mean = work / tl.maximum(items, 1).to(tl.float32)
     cost = (turns - 1.0) * mean + each.to(tl.float32) + turns * TURN
-    cost = tl.where(each < longest, cost + MERGE, cost)
+    cost = tl.where(each < longest, cost + MERGE + tl.cdiv(longest, each).to(tl.float32) / 16, cost)
     cost = tl.where(rows <= rows_at_most, cost, float("inf"))
     return tl.max(tl.where(cost <= tl.min(cost, 0), each, 0), 0)
 

@@ -156,7 +156,7 @@ def tiles_each(sequences, cut):
         items = sum(count * cdiv(n, each) for _, _, _, _, count, n, _, _ in sequences)
         rows = sum(count * cdiv(n, each) * q * RATIO for _, _, q, _, count, n, _, _ in sequences if n > each)
         turns, mean = cdiv(items * HEADS, programs), sum(s[6] for s in sequences) / max(items, 1)
-        cost = (turns - 1) * mean + each + turns * 6 + (3 if each < longest else 0)
+        cost = (turns - 1) * mean + each + turns * 6 + (3 + cdiv(longest, each) / 16 if each < longest else 0)
         costs.append((cost if rows <= cut.rows else float("inf"), -each))
     return -min(costs)[1]
 
