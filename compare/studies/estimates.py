@@ -38,7 +38,7 @@ RESULTS, GPUS = ROOT / "docs" / "results", "h200,h100"
 FEWEST = 3  # points of a rank correlation
 APART = 1.25  # estimates that say which of two kernels is faster
 HALF = 0.5  # of a time; a resource that takes more is what the time was spent on
-SEEDS = 80  # of the drawn suite
+SEED = re.compile(r"--seed (\d+)")  # of the drawn suite, in the command of a run
 # One row each under one id: what was timed, by whom; the estimate of our nearest kernel; the time.
 PUBLISHED = ("published_workloads.jsonl", "mi300/predictions.jsonl", "published_timings.jsonl")
 US = {"ms": 1e3, "us": 1.0}
@@ -49,10 +49,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def rows() -> dict[str, Workload]:
-    """Every row of every suite, by its id."""
+def rows(gpu: str, results: Path) -> dict[str, Workload]:
+    """Every row of every suite, by its id; of the drawn one by the seeds that runs of a GPU name. Raises OSError."""
+    manifests = (results / gpu).rglob("manifest.json")
+    seeds = {int(seed) for one in manifests for seed in SEED.findall(one.read_text(encoding="utf-8"))}
     found = [row for name in suites.SUITES for row in suites.suite(name)]
-    found += [row for seed in range(SEEDS) for row in suites.unseen(seed)]
+    found += [row for seed in sorted(seeds) for row in suites.unseen(seed)]
     return {row.id: row for row in found}
 
 
@@ -68,7 +70,7 @@ def records(gpu: str, results: Path) -> Iterator[tuple[str, Record]]:
 def points(gpu: str, results: Path) -> list[dict[str, Any]]:
     """A point for each measured cell of a GPU whose kernel has a rule. Raises UnknownGpu, ValueError, OSError."""
     target = gpus.resolve(gpu)
-    known, found = rows(), []
+    known, found = rows(target.name, results), []
     for run, record in records(target.name, results):
         row = known.get(record.workload.id)
         if row is None:
