@@ -91,7 +91,8 @@ def test_few_configs_keep_every_batch_near_its_best(known):
         assert len(left) < len(every)
         assert min(every[config] for config in left) <= min(every.values()) + np.log1p(0.08)
         first = firsts[learned.coarse(stats)]
-        assert first.loss == min(every[config] for config in left) == every[json.dumps(first.config)]
+        for loss in (min(every[config] for config in left), every[json.dumps(first.config)]):
+            assert first.loss == pytest.approx(loss, abs=1.5 * 10**-learned.DIGITS)  # sums in another order, rounded
 
 
 def test_a_prompt_beside_decodes_gets_the_launch_for_them_that_is_left(known):
