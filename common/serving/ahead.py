@@ -87,6 +87,12 @@ def keeper_of(planner: str) -> str | None:
     return next((package.KEEPS_CODE for package in packages if hasattr(package, "KEEPS_CODE")), None)
 
 
+def is_kept(planner: str) -> bool:
+    """Whether another process finds what a module's package generates."""
+    keeper = keeper_of(planner)
+    return keeper is None or importlib.import_module(keeper).folder() is not None
+
+
 class _OfAnother(Exception):
     """Another process compiles this kernel."""
 
@@ -228,9 +234,9 @@ class Children:
 
     def add(self, work: Work) -> None:
         """Share this work too. It is done if it is added before the process has imported what it needs; else the
-        engine's warm-up compiles it."""
+        engine's warm-up compiles it, as where generated code is not kept."""
         mark = triton_cache() / "diptych_ahead" / work.key
-        if mark.exists():
+        if mark.exists() or not is_kept(work.planner):
             return
         self._marks.append(mark)
         if self._folder is None:

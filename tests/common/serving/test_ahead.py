@@ -124,6 +124,13 @@ def test_a_package_says_what_keeps_its_code_under_either_name(planner, keeper):
     assert ahead.keeper_of(planner) == keeper
 
 
+def test_no_process_generates_what_nobody_finds(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("DIPTYCH_HELION_CACHE", "0")
+    assert not ahead.is_kept("dsl_helion.auto") and ahead.is_kept("dsl_triton.auto")
+    assert shared_by(3, work_of("dsl_helion.auto"))._first is None
+
+
 def test_each_key_is_taken_by_one(tmp_path):
     one, other = ahead._Claims(tmp_path), ahead._Claims(tmp_path)
     assert [one("a"), other("a"), other("b"), one("b"), one("a"), other("b")] == [1, 0, 1, 0, 1, 1]
