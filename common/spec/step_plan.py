@@ -100,19 +100,13 @@ class Cut:
         A program reads all parts at once where programs are dealt evenly to Q Blocks; a warp takes 1024 sums, since
         warps of few sums wait for each other, and most programs find nothing to merge.
         """
-        most, rows, helpers = (64, 1, 4) if self.is_short else (16, 2, 8)
+        most, rows, helpers, most_warps = (64, 1, 4, 8) if self.is_short else (16, 2, 8, 4)
         shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
         blocks = max(self.most_blocks(batch.num_tokens, batch.num_seqs), 1) * shape.num_kv_heads
         parts = min(cdiv(keys, min(self.long[1], self.short[1])), cdiv(self.programs, blocks))
         parts = min(max(power_of_two(parts), 8), most)
-        warps = parts * rows * power_of_two(shape.value_lanes) // 1024
-        return (
-            parts,
-            rows,
-            helpers,
-            max(min(blocks, WAVES * self.programs // helpers), 1),
-            min(max(warps, 1), 8 if self.is_short else 4),
-        )
+        warps = min(max(parts * rows * power_of_two(shape.value_lanes) // 1024, 1), most_warps)
+        return parts, rows, helpers, max(min(blocks, WAVES * self.programs // helpers), 1), warps
 
     def make_space(self, num_tokens: int, num_seqs: int, device: torch.device) -> torch.Tensor:
         """int32 [items, fields] for the plan. From torch.zeros: no other scratch may lie over it."""
