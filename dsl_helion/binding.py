@@ -212,7 +212,7 @@ def _fingerprint(value: Any) -> Any:
     """Return a key of all that Helion may compile differently for. It is finer than Helion's own key, and six times as
     fast."""
     if isinstance(value, torch.Tensor):
-        return value.shape, value.dtype
+        return value.shape, value.stride(), value.dtype
     if isinstance(value, dict):
         return tuple([None if v is None else _fingerprint(v) for v in value.values()])
     return type(value) if isinstance(value, float) else value

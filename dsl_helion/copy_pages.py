@@ -117,7 +117,7 @@ def _copy_kernel(
             copy_scales(value_scales, f["value_token_scales"], *tile, wanted, block_size, tile_size, row)
 
 
-_copy = kernel(_copy_kernel, "num_seqs", "tiles", "programs")
+_copy = kernel(_copy_kernel, "num_seqs", "tiles", "num_tokens", "max_keys", "programs")
 
 
 def copy_pages(batch, features, key, value, scales, tiles, config, limits=(None, None)) -> None:

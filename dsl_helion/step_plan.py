@@ -268,7 +268,8 @@ def _plan_kernel(
             store_item(plan, item, here, entry, of_segment, of_block)
 
 
-_plan = kernel(_plan_kernel, "num_seqs", "programs", "short_programs")
+_counts = "num_seqs", "num_tokens", "max_keys", "groups", "programs", "short_programs", "sees", "copied"
+_plan = kernel(_plan_kernel, *_counts)
 
 
 def item_at(plan, item):

@@ -76,12 +76,13 @@ class Step:
 
 @dataclass
 class Server:
-    """The plans of one engine in one process. Several engines in a process have a server each. Raises SpecError for a
-    file of compiled code that is damaged, or of another GPU, version or source."""
+    """The plans of one engine in one process. Several engines in a process have a server each. beside: as of Work.
+    Raises SpecError for a file of compiled code that is damaged, or of another GPU, version or source."""
 
     options: Options
     limits: Limits
     device: torch.device
+    beside: bool = True
     kernel: Kernel = field(init=False)
     typical_seq_len: int = field(init=False)
     bytes_needed: int = 0
@@ -132,8 +133,8 @@ class Server:
         given = stand_ins(features)
         if self._children is not None and stated and given is not None and gpu is not None and gpu.vendor == "nvidia":
             columns, slack = self.table_width(shape.block_size), self._planned["slack"]
-            module = kernel.module.__name__
-            self._children.add(Work(module, kernel.name, shape, given, self.limits, columns, stated, gpu, slack))
+            of = kernel.module.__name__, kernel.name, shape, given, self.limits
+            self._children.add(Work(*of, columns, stated, gpu, slack, self.beside))
 
     def captured_seq_len(self, num_seqs: int, held: int | None) -> int:
         """The keys that a graph of so many sequences is chosen for: the typical length, or the mean length when a cache

@@ -111,7 +111,7 @@ class DiptychBackend(AttentionBackend):
         self.runner, self.page = model_runner, model_runner.page_size
         self.pool, self.req_to_token = model_runner.token_to_kv_pool, model_runner.req_to_token_pool.req_to_token
         self.device = self.req_to_token.device
-        self.server = Server(Options.of(), limits_of(model_runner), self.device)
+        self.server = Server(Options.of(), limits_of(model_runner), self.device, beside=False)
         self.width = self.server.table_width(self.page)  # compilers specialise on it
         self.windows = isinstance(self.pool, SWAKVPool) and self.pool.swa_layer_nums > 0
         self.no_slot = NO_SLOT[self.server.options.writer]

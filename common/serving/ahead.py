@@ -116,7 +116,8 @@ class _Claims:
 @dataclass(frozen=True)
 class Work:
     """A warm-up to compile for an absent GPU. planner: the module with plan_paged_attention. limits: tokens, sequences,
-    keys. columns: of block tables. stated: points of calls, and whether these bring K and V. slack: of the plan."""
+    keys. columns: of block tables. stated: points of calls, and whether these bring K and V. slack: of the plan.
+    beside: K and V of a page lie beside each other."""
 
     planner: str
     kernel: str | None
@@ -127,6 +128,7 @@ class Work:
     stated: Sequence[tuple[list[Point], bool]]
     gpu: Gpu
     slack: float = 0.0
+    beside: bool = True
 
     @property
     def key(self) -> str:
@@ -143,8 +145,7 @@ class Work:
             features=self.features, kernel=self.kernel, one_config=False, slack=self.slack,
         )  # fmt: skip
         shape = self.shape
-        cache = torch.zeros(4, 2, shape.block_size, shape.num_kv_heads, shape.head_size, dtype=shape.cache_dtype)
-        tensors = {"key_cache": cache[:, 0], "value_cache": cache[:, 1]}
+        tensors = dict(zip(("key_cache", "value_cache"), stand_in_caches(shape, self.beside), strict=True))
         table = torch.zeros(self.limits[1], self.columns, dtype=torch.int32)
 
         def warm_up() -> None:
@@ -152,6 +153,13 @@ class Work:
                 plan.warmup(points=points, new_kv=new_kv, block_table=table, **tensors)
 
         return warm_up
+
+
+def stand_in_caches(shape: AttentionShape, beside: bool, device: Any = "cpu") -> Sequence[torch.Tensor]:
+    """K and V of a few pages, where each page holds both, or in a tensor each."""
+    few = (4, 2) if beside else (2, 4)
+    sizes = shape.block_size, shape.num_kv_heads, shape.head_size
+    return torch.zeros(*few, *sizes, dtype=shape.cache_dtype, device=device).unbind(1 if beside else 0)
 
 
 def _tensors(features: Features) -> dict[str, torch.Tensor]:

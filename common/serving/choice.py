@@ -89,6 +89,7 @@ class Family:
     ImportError.
     of: the name under which winners of this family are kept.
     bounded: kernels whose compiled code takes more registers than it needs: the ranking bounds them.
+    fixed_pages: the code holds the distance of two pages of K and of V.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Family:
     load: Callable[[str], Any]
     of: str = "auto"
     bounded: tuple[str, ...] = ()
+    fixed_pages: bool = False
     _winners: dict[str, Winners] = field(default_factory=dict)
     _files: dict[str, Learned | None] = field(default_factory=dict)
     _learned: dict[str, Learned | None] = field(default_factory=dict)

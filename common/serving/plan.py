@@ -43,7 +43,8 @@ class Plan(PagedAttention):
     workspace: uint8, large enough for every choice; one call at a time may use it. The plans of a step lie in memory of
     their own, a part for each choice.
     unmet: calls since the last warm-up whose choice, kind of size, or form (which tensors are given, dtypes, whether
-    16 divides their strides) no warm-up had made. Such a call may have waited for a compiler.
+    16 divides their strides, in Helion the distance of pages) no warm-up had made. Such a call may have waited for a
+    compiler.
     write: writes a step's K and V into pages, as `cache.launch` of the DSL; its launches are kept like those of calls.
     A copy (copy.copy, deepcopy, pickle) is a plan of the same arguments with scratch of its own, and not warmed up.
     """
@@ -117,7 +118,7 @@ class Plan(PagedAttention):
                 raise SpecError("key_cache", f"{batch.layout.value} pages", "those of a plan with kernel='split'")
             raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
         met = compiled_by(choice, batch.num_tokens, batch.num_seqs)
-        self._note({(*one, _form(batch, written, one)) for one in met})
+        self._note({(*one, _form(batch, written, one, self.family.fixed_pages)) for one in met})
         return Prepared(self.family, choice, self._layouts[choice], self._memory[choice])
 
     def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
@@ -382,13 +383,15 @@ def _number(size: int) -> str:
     return "one" if size == 1 else "sixteens" if size % 16 == 0 else "other"
 
 
-def _form(batch: PagedBatch, written: tuple[torch.Tensor | None, ...], code: tuple) -> tuple:
+def _form(batch: PagedBatch, written: tuple[torch.Tensor | None, ...], code: tuple, fixed_pages: bool) -> tuple:
     """What compilers distinguish of a call's tensors; of a table, whatever its width, the dtype alone. New K and V
-    count for code (of `compiled_by`) that reads them; decodes, which bring none, share the other."""
+    count for code (of `compiled_by`) that reads them; decodes, which bring none, share the other. fixed_pages: of the
+    Family."""
     new = (batch.key, batch.value) if reads_new_kv(code) else ()
     tensors = batch.query, batch.key_cache, batch.value_cache, *new, *written
     found = (None if t is None else (t.dtype, *map(_number, t.stride())) for t in tensors)
-    return (batch.block_table.dtype, *found)
+    apart = (batch.key_cache.stride(0), batch.value_cache.stride(0)) if fixed_pages else ()
+    return (batch.block_table.dtype, *apart, *found)
 
 
 def planner(family: Family) -> Callable[..., Plan]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from common.serving import pack
+from common.serving.ahead import stand_in_caches
 from common.spec import AttentionShape, Features, SpecError
 from compare.exits import NO_GPU, OK, refusing
 from compare.record.folder import ensure_writable
@@ -56,8 +57,7 @@ def compile_ahead(kernel: str, shape: AttentionShape, most: tuple[int, int, int]
 
     kv_heads, size = shape.num_kv_heads, shape.head_size
     server = Server(Options(kernel), Limits(*most), torch.device("cuda", torch.cuda.current_device()))
-    cache = torch.zeros(4, 2, shape.block_size, kv_heads, size, dtype=shape.dtype, device=server.device)
-    caches = cache[:, 0], cache[:, 1]
+    caches = stand_in_caches(shape, server.beside, server.device)
     plan = server.bind(shape, Features(), caches, new_kv=True)
     rows = torch.zeros(2, 16, kv_heads, size, dtype=shape.dtype, device=server.device)
     plan.write(*rows, *caches, torch.full((16,), -1, device=server.device))

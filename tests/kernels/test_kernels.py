@@ -35,6 +35,16 @@ def test_every_gather_form_is_right_under_a_window(dsl, gather: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["q_block", "parallel_softmax", "unpaged", *map(slow_in_helion, ["split", "static_grid"])]
+)
+def test_caches_of_equal_sizes_and_other_distances_are_told_apart(dsl, name: str) -> None:
+    """One after the other in one process: a kernel that holds the distance of pages once served the next layout too."""
+    kernel = dsl.module(name)
+    for style in ("stacked", "interleaved", "nhd", "hnd"):
+        judged(kernel, make_batch(LENS, SHAPE, style=style), Features(), kernel.DEFAULT)
+
+
+@pytest.mark.parametrize(
     ("page", "tile_size", "lanes"),
     [(64, 128, 64), *map(slow_in_helion, [(64, 64, 64), (64, 32, 64), (32, 128, 32), (128, 64, 16), (192, 128, 64)])],
 )

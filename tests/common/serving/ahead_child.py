@@ -24,6 +24,7 @@ import common.serving.reach
 from common import gpus
 from common.absent import helion_as
 from common.serving import tape
+from common.serving.ahead import stand_in_caches
 from common.spec import AttentionShape
 
 SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)
@@ -82,7 +83,7 @@ def main(dsl, broken=""):
         "has_jit": lambda device: True, "current_device": lambda: -1, "current_stream": lambda device: 0,
         "begin_thread": lambda device: None,
     }  # fmt: skip
-    said = {"launched": []}
+    said, (key, value) = {"launched": []}, stand_in_caches(SHAPE, True)
     module = importlib.import_module(f"dsl_{dsl}.auto")  # with Helion, whose questions `helion_as` answers
     if dsl == "helion":
         kept = importlib.import_module("dsl_helion.kept")
@@ -93,7 +94,7 @@ def main(dsl, broken=""):
             try:
                 for _ in range(2):
                     plan = module.plan_paged_attention(SHAPE, 32, 2, 64, "cpu")
-                    calls = plan.warmup()
+                    calls = plan.warmup(key_cache=key, value_cache=value)
                     said["launched"].append(len(launched))
                     launched.clear()
             except RuntimeError as error:

@@ -4,7 +4,8 @@
 
 KERNEL: auto, or the one that serves all.
 
-Caches and queries of the trace are laid out as engines lay them out, each of them as warm; the warm-up's are its own.
+Caches and queries of the trace are laid out as engines lay them out, each of them as warm; the warm-up's are its own,
+for code that holds the distance of pages those of the trace.
 For an H200 that need not be here, by Triton's own binder; nothing is compiled. Two launches that it gives one source
 and options share their code. Prints in JSON how many of those the warm-up had, and the kernels of what it lacked.
 """
@@ -58,10 +59,11 @@ def main(dsl, kernel, tokens, seqs, keys):
     with helion_as(gpu), jit.intercepted(note):
         planner = importlib.import_module(f"dsl_{dsl}.auto").plan_paged_attention
         plan = planner(SHAPE, tokens, seqs, keys, "cpu", kernel=None if kernel == "auto" else kernel)
-        plan.warmup()
-        warm = set(bound)
         whole = make_batch([(1, keys)] * seqs, SHAPE, extra_columns=0)
         caches = layouts(whole.key_cache)
+        for key, value in caches if plan.family.fixed_pages else [(None, None)]:
+            plan.warmup(key_cache=key, value_cache=value)
+        warm = set(bound)
         heads = SHAPE.num_query_heads
         projected = torch.zeros(tokens, heads + 2 * SHAPE.num_kv_heads, SHAPE.head_size, dtype=SHAPE.dtype)
         query = projected[:, :heads]
