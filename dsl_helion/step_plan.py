@@ -27,7 +27,7 @@ from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range
 
 CHUNK = 16  # segments that are written at a time, and numbers of them that are compared
-# Tiles that a program reads alone while programs take a turn, or a merge runs: of decodes on an H200 6 and 3 us.
+# What a turn of all programs and a merge cost, in tiles that a program reads alone: of an H200's decodes 1 us each.
 TURN, MERGE = 6, 3
 
 

@@ -9,7 +9,6 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape
-from common.spec.features import WIDEST
 from common.spec.kernel import parts_of
 from common.spec.metadata import SHORT_QUERY
 from dsl_triton.binding import padded
@@ -18,6 +17,7 @@ from dsl_triton.masks import kv_tile_range, not_before
 from dsl_triton.primitives import find_slots, load_kv_tile, load_token_scales
 
 SEQUENCES = tl.constexpr(256)  # that the prefix sum takes at a time
+UNLIMITED = 2**31 - 1  # no int32 exceeds it
 
 
 @triton.jit
@@ -136,7 +136,7 @@ def copied_lanes(shape: AttentionShape) -> tuple[int, int]:
     return lanes if parts_of(shape) > 1 else (padded(lanes[0]), padded(lanes[1]))
 
 
-def copy_pages(batch, features, key, value, scales, tiles, config, limits=(WIDEST, WIDEST)) -> None:
+def copy_pages(batch, features, key, value, scales, tiles, config, limits=(UNLIMITED, UNLIMITED)) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, lanes].
 
     lanes: copied_lanes. Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them.

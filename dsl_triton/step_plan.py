@@ -28,7 +28,7 @@ REFUSED, MERGES = tl.constexpr(step_plan.REFUSED), tl.constexpr(step_plan.MERGES
 FIRST_ITEM = tl.constexpr(step_plan.FIRST_ITEM)
 END, HOLE, NOWHERE = (tl.constexpr(value) for value in (step_plan.END, step_plan.HOLE, step_plan.NOWHERE))
 CHUNK = tl.constexpr(16)  # segments that are written at a time, and numbers of them that are compared
-# Tiles that a program reads alone while programs take a turn, or a merge runs: of decodes on an H200 6 and 3 us.
+# What a turn of all programs and a merge cost, in tiles that a program reads alone: of an H200's decodes 1 us each.
 TURN, MERGE = tl.constexpr(6), tl.constexpr(3)
 
 

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from common.serving.grid import upto
 from common.serving.plan import Plan
 from common.serving.points import Point, points, prompts, typical
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
-from common.spec.features import OPERANDS
+from common.spec.features import tensors_of, without_tensors
 from common.spec.kernel import asked_of_shape
 from common.spec.metadata import cdiv
 
@@ -44,9 +44,8 @@ class Kind:
 
     @classmethod
     def of(cls, shape: AttentionShape, features: Features, *caches: torch.Tensor) -> "Kind":
-        plain = replace(features, **{name: None for name in OPERANDS})
-        given = tuple(name for name in OPERANDS if getattr(features, name) is not None)
-        return cls(shape, (plain, given), tuple(cache.stride() for cache in caches))
+        settings = without_tensors(features), tuple(tensors_of(features))
+        return cls(shape, settings, tuple(cache.stride() for cache in caches))
 
 
 @dataclass
@@ -129,9 +128,10 @@ class Server:
 
     def _compile_ahead(self, shape: AttentionShape, features: Features) -> None:
         """Let children compile for such layers where no pack has the code and sizes decide it."""
-        gpu, kernel, stated = gpu_of(self.device), self.kernel, list(self._stated(new_kv=True))
-        given = stand_ins(features)
-        if self._children is not None and stated and given is not None and gpu is not None and gpu.vendor == "nvidia":
+        gpu, kernel, given = gpu_of(self.device), self.kernel, stand_ins(features)
+        if self._children is None or given is None or gpu is None or gpu.vendor != "nvidia":
+            return
+        if stated := list(self._stated(new_kv=True)):
             columns, slack = self.table_width(shape.block_size), self._planned["slack"]
             of = kernel.module.__name__, kernel.name, shape, given, self.limits
             self._children.add(Work(*of, columns, stated, gpu, slack, self.beside))

@@ -35,7 +35,7 @@ from common.serving.pack import made_for
 from common.serving.points import Point
 from common.serving.whole import triton_cache
 from common.spec import AttentionShape, Features
-from common.spec.features import OPERANDS
+from common.spec.features import tensors_of, without_tensors
 
 MOST_THREADS = 32  # each compilation holds about 100 MB
 LONGEST_S = 60.0  # that a warm-up waits for its children
@@ -133,8 +133,8 @@ class Work:
     @property
     def key(self) -> str:
         """What its code follows from, beside sources."""
-        tensors = {name: (tuple(t.shape), t.dtype) for name, t in _tensors(self.features).items()}
-        plain = replace(self.features, **dict.fromkeys(OPERANDS))
+        tensors = {name: (tuple(t.shape), t.dtype) for name, t in tensors_of(self.features).items()}
+        plain = without_tensors(self.features)
         said = repr((replace(self, features=plain), sorted(tensors.items()), sorted(made_for(self.gpu).items())))
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
@@ -162,13 +162,9 @@ def stand_in_caches(shape: AttentionShape, beside: bool, device: Any = "cpu") ->
     return torch.zeros(*few, *sizes, dtype=shape.cache_dtype, device=device).unbind(1 if beside else 0)
 
 
-def _tensors(features: Features) -> dict[str, torch.Tensor]:
-    return {name: t for name in OPERANDS if (t := getattr(features, name)) is not None}
-
-
 def stand_ins(features: Features) -> Features | None:
     """The features with zeros of the CPU as tensors; None where one has an entry per page, sequence or token pair."""
-    given = _tensors(features)
+    given = tensors_of(features)
     if any(tensor.dim() != 1 or name == "causal_per_sequence" for name, tensor in given.items()):
         return None
     return replace(features, **{name: torch.zeros_like(tensor, device="cpu") for name, tensor in given.items()})

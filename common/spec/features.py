@@ -141,6 +141,17 @@ def is_per_token(scale: torch.Tensor | None) -> bool:
 
 
 OPERANDS = operands_of(Features)
+
+
+def tensors_of(features: Features) -> dict[str, torch.Tensor]:
+    """The tensors that features have, by name."""
+    return {name: tensor for name in OPERANDS if (tensor := getattr(features, name)) is not None}
+
+
+def without_tensors(features: Features) -> Features:
+    return replace(features, **dict.fromkeys(OPERANDS))
+
+
 _OFF = {field.name: field.default for field in fields(Features)[4:]}
 
 

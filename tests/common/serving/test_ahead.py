@@ -159,4 +159,4 @@ def test_a_trace_binds_nothing_that_the_warm_up_did_not(dsl, kernel, capacity):
     of few places once was a constant of its kernel (warm_up_child.py)."""
     environment = children.compiling(HERE.parents[2], *sys.path, PYTHONWARNINGS="ignore")
     said = children.answer([str(HERE / "warm_up_child.py"), dsl, kernel, *map(str, capacity)], environment)
-    assert said["warm"] and said["lacked"] == []
+    assert said["warm"] > (10 if kernel == "auto" else 0) and said["lacked"] == []
