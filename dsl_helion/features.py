@@ -9,7 +9,7 @@ import torch
 
 from common.spec import Cdna, Features
 from common.spec.features import kernel_operands
-from dsl_helion.arithmetic import div
+from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import deals_lanes, is_power_of_two, is_wider
 
 PLAIN = Cdna()
@@ -76,7 +76,8 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
     if f["alibi_slopes"] is not None:
         r["slope"] = hl.load(f["alibi_slopes"], [head], extra_mask=live)
     if f["chunk"] is not None:
-        r["chunk_first"] = (div(query_pos, f["chunk"]) - f["chunk_lookback"]) * f["chunk"]
+        chunk = int32(f["chunk"])
+        r["chunk_first"] = (div(query_pos, chunk) - int32(f["chunk_lookback"])) * chunk
     if f["spans"] is not None:
         span = hl.arange(f["max_spans"])
         there = span < f["spans"].size(1)

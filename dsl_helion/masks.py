@@ -21,7 +21,7 @@ def visible(query_pos, key_pos, seq_len, f, r):
         last = query_pos
         if f["causal_per_sequence"] is not None:
             if f["sliding_window"] is not None:
-                last = torch.where(r["causal"] == 0, query_pos + f["sliding_window"] - 1, last)
+                last = torch.where(r["causal"] == 0, query_pos + int32(f["sliding_window"]) - 1, last)
             else:
                 last = torch.where(r["causal"] == 0, seq_len - 1, last)
         if f["spans"] is not None:
@@ -33,15 +33,15 @@ def visible(query_pos, key_pos, seq_len, f, r):
         seen = k < seq_len
     if f["spans"] is not None:
         if f["sliding_window"] is not None:
-            first = torch.minimum(query_pos - f["sliding_window"] + 1, r["span_first"])
+            first = torch.minimum(query_pos - int32(f["sliding_window"]) + 1, r["span_first"])
             seen = seen & (k >= first.unsqueeze(1))
         if f["chunk"] is not None:
             seen = seen & (k >= torch.minimum(r["chunk_first"], r["span_first"]).unsqueeze(1))
     else:
         if f["sliding_window"] is not None:
-            seen = seen & (q - k < f["sliding_window"])
+            seen = seen & (q - k < int32(f["sliding_window"]))
             if f["non_causal"] is not None:
-                seen = seen & (k - q < f["sliding_window"])
+                seen = seen & (k - q < int32(f["sliding_window"]))
         if f["chunk"] is not None:
             seen = seen & (k >= r["chunk_first"].unsqueeze(1))
     return seen
@@ -110,14 +110,14 @@ def kv_tile_range(seq, first_pos, last_pos, seq_len, f, tile_size, there=None):
         if f["causal_per_sequence"] is not None:
             causal = hl.load(f["causal_per_sequence"], [seq], extra_mask=there) != 0
             if f["sliding_window"] is not None:
-                end_key = torch.where(causal, end_key, last_pos + f["sliding_window"])
-                full_end = torch.where(causal, full_end, first_pos + f["sliding_window"])
+                end_key = torch.where(causal, end_key, last_pos + int32(f["sliding_window"]))
+                full_end = torch.where(causal, full_end, first_pos + int32(f["sliding_window"]))
             else:
                 end_key = torch.where(causal, end_key, seq_len)
                 full_end = torch.where(causal, full_end, seq_len)
     elif f["sliding_window"] is not None:
-        end_key = torch.minimum(seq_len, last_pos + f["sliding_window"])
-        full_end = torch.minimum(seq_len, first_pos + f["sliding_window"])
+        end_key = torch.minimum(seq_len, last_pos + int32(f["sliding_window"]))
+        full_end = torch.minimum(seq_len, first_pos + int32(f["sliding_window"]))
     if f["spans"] is not None:
         some_first, some_last, all_first, all_last = span_keys(seq, there, first_pos, last_pos, f)
         # a span may end at the largest int32: cut it before adding one
@@ -126,17 +126,17 @@ def kv_tile_range(seq, first_pos, last_pos, seq_len, f, tile_size, there=None):
     if f["spans"] is not None or f["causal_per_sequence"] is not None:
         full_end = torch.minimum(full_end, seq_len)
     if f["tree_bias"] is not None:  # the context is at least this long, or the first row is outside the tree
-        full_end = torch.minimum(full_end, first_pos - f["tree_size"] + 1)
+        full_end = torch.minimum(full_end, first_pos - int32(f["tree_size"]) + 1)
     # all rows lie before the first key: nothing is visible, and every range is empty
     end_key = torch.maximum(torch.minimum(end_key, seq_len), zero)
     full_end = torch.maximum(full_end, zero)
     hi = cdiv(end_key, tile_size)
     if f["sliding_window"] is not None:
-        first_key = first_pos - f["sliding_window"] + 1
-        full_first = last_pos - f["sliding_window"] + 1
+        first_key = first_pos - int32(f["sliding_window"]) + 1
+        full_first = last_pos - int32(f["sliding_window"]) + 1
     if f["chunk"] is not None:
-        first_key = (div(first_pos, f["chunk"]) - f["chunk_lookback"]) * f["chunk"]
-        full_first = (div(last_pos, f["chunk"]) - f["chunk_lookback"]) * f["chunk"]
+        first_key = (div(first_pos, int32(f["chunk"])) - int32(f["chunk_lookback"])) * int32(f["chunk"])
+        full_first = (div(last_pos, int32(f["chunk"])) - int32(f["chunk_lookback"])) * int32(f["chunk"])
     if f["sliding_window"] is not None or f["chunk"] is not None:
         if f["spans"] is not None:
             first_key = torch.minimum(first_key, some_first)
@@ -170,6 +170,11 @@ def join_loops(full_lo, full_hi, hi, key_cache, f, few_rows):
         return full_lo, full_hi
 
 
+def tiles_of_segment(tiles, num_segments):
+    """Tiles of each of at most num_segments segments that share so many: the first ones have as many, at least one."""
+    return torch.maximum(cdiv(tiles, int32(num_segments)), int32(1))
+
+
 def segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments):
     """Tiles of one segment of [lo, hi), and how many segments have tiles.
 
@@ -178,7 +183,7 @@ def segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments):
     """
     # Helion counts in 64 bits beside a tile size and takes the sum for one of 32; a quotient of 64 bits is a call
     tiles = (hi - lo).to(torch.int64).to(torch.int32)
-    per_segment = torch.maximum(cdiv(tiles, int32(num_segments)), int32(1))
+    per_segment = tiles_of_segment(tiles, num_segments)
     used = cdiv(tiles, per_segment)
     start = torch.minimum(lo + int32(segment) * per_segment, hi)
     stop = torch.minimum(start + per_segment, hi)
