@@ -114,7 +114,7 @@ def counted(seq_len, count, tokens, choices, sees, unit, ratio):
     """Items, and rows of scratch, of sequences [sequence] with each choice of tiles a segment."""
     n = count[:, None] * cdiv(longest_tiles(seq_len, tokens, sees, unit)[:, None], choices[None, :])
     rows = torch.where(n > count[:, None], n * tokens[:, None] * ratio, 0)
-    return n.sum(0).to(torch.int32), rows.sum(0).to(torch.int32)
+    return n.sum(0, dtype=torch.int32), rows.sum(0).to(torch.int32)
 
 
 def store_counters(counters, numbers, items, shorts, total, each, longest, refused):
@@ -184,11 +184,11 @@ def _plan_kernel(
             ended = ends[None, :] <= number[:, None]
             seq = seq + ended.to(torch.int32).sum(1).to(torch.int32)
             before = torch.maximum(before, torch.where(ended, ends[None, :], 0).amax(1))
-            total = total + count_a.sum(0).to(torch.int32)
+            total = total + count_a.sum(0, dtype=torch.int32)
             refused = torch.maximum(refused, (seq_len_a < 0).to(torch.int32).amax(0))
             mine = torch.where(count_a > 0, longest_tiles(seq_len_a, tokens_a, sees, unit), 1)
             longest = torch.maximum(longest, mine.amax(0))
-            longs = longs + torch.where(short_a, 0, count_a).sum(0).to(torch.int32)
+            longs = longs + torch.where(short_a, 0, count_a).sum(0, dtype=torch.int32)
             mean = mean_keys(query_len_a, seq_len_a, f)
             work = work + (count_a * longest_tiles(mean, tokens_a, sees, unit)).to(torch.float32).sum(0)
         live = number < total
@@ -236,12 +236,12 @@ def _plan_kernel(
             place = place + more.sum(1).to(torch.int32)
             of_part = torch.where(segments > 1, tokens_c * ratio, 0)
             of_short = torch.where(short_c, count_c * segments, 0)
-            shorts = shorts + of_short.sum(0).to(torch.int32)
-            short_rows = short_rows + (of_short * of_part).sum(0).to(torch.int32)
+            shorts = shorts + of_short.sum(0, dtype=torch.int32)
+            short_rows = short_rows + (of_short * of_part).sum(0, dtype=torch.int32)
             _, _, copied_c = region_tiles(query_start_loc, seq_lens, index, there, f, tile, short_queries, limits)
             region = region + torch.where(as_many, copied_c[None, :], 0).sum(1).to(torch.int32)
             scratch = scratch + (of_part[None, :] * more).sum(1).to(torch.int32)
-            num_items = num_items + (count_c * segments).sum(0).to(torch.int32)
+            num_items = num_items + (count_c * segments).sum(0, dtype=torch.int32)
         place = place + torch.where(short, 0, shorts)
         scratch = scratch + torch.where(short, 0, short_rows)
         low, _, own_tiles = region_tiles(query_start_loc, seq_lens, seq, live, f, tile, short_queries, limits)
