@@ -68,6 +68,7 @@ def _copy_kernel(
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
+    hl.specialize((key_cache.stride(-3), value_cache.stride(-3)))  # of slots: whole pages then add one offset a page
     hl.specialize((key.size(1), value.size(1)))
     tile_size = hl.register_block_size(16, 256)
     tiles = key.size(0) // (num_kv_heads * tile_size)
@@ -78,7 +79,7 @@ def _copy_kernel(
             _, _, count = region_tiles(
                 query_start_loc, seq_lens, index, index < num_seqs, f, tile_size, short, (num_tokens, max_keys)
             )
-            total = total + count.sum(0).to(torch.int32)
+            total = total + count.sum(0, dtype=torch.int32)
         held = torch.minimum(total, hl.full([], tiles, dtype=torch.int32))
         for item in hl.grid(program, held * num_kv_heads, programs):
             kv_head = item % num_kv_heads
@@ -94,9 +95,9 @@ def _copy_kernel(
                 )
                 end = end_before + torch.cumsum(count, 0).to(torch.int32)
                 before = live & (end <= at)
-                seq = seq + before.to(torch.int32).sum(0).to(torch.int32)
+                seq = seq + before.to(torch.int32).sum(0, dtype=torch.int32)
                 begin = torch.maximum(begin, torch.where(before, end, 0).amax(0))
-                end_before = end_before + count.sum(0).to(torch.int32)
+                end_before = end_before + count.sum(0, dtype=torch.int32)
             lo, first_key, _ = region_tiles(
                 query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short, (num_tokens, max_keys)
             )

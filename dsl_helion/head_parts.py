@@ -36,10 +36,11 @@ BOX = 256  # lanes at most of a box of Helion's descriptors on NVIDIA; tiles of 
 def in_parts(tensors: tuple[torch.Tensor, ...], parts: int) -> tuple[torch.Tensor, ...]:
     """The tensors as views of their first lanes, then views of the rest.
 
-    Of one part twice the same: Helion warns where `hl.specialize` stands under a condition, as for None it would.
+    Of one part the rest have no lanes: Helion warns where `hl.specialize` stands under a condition, as for None it
+    would, and takes no stride of a tensor that is passed twice for a constant.
     """
     if parts == 1:
-        return tensors * 2
+        return (*tensors, *(tensor[..., :0] for tensor in tensors))
     return (*(tensor[..., :FIRST] for tensor in tensors), *(tensor[..., FIRST:] for tensor in tensors))
 
 

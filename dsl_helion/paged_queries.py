@@ -18,6 +18,7 @@ from dsl_helion.features import bundle, finished, narrow, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
+    begins,
     load_rows,
     normalise,
     q_block_rows,
@@ -60,6 +61,7 @@ def _paged_queries_kernel(
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
+    hl.specialize((key_cache.stride(-3), value_cache.stride(-3)))  # of slots: whole pages then add one offset a page
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -74,7 +76,7 @@ def _paged_queries_kernel(
                 new = hl.load(query_start_loc, [index + 1], extra_mask=live)
                 new = new - hl.load(query_start_loc, [index], extra_mask=live)
                 count = torch.where(hl.load(seq_lens, [index], extra_mask=live) > new, count, 0)
-            found = found + count.sum(0).to(torch.int32)
+            found = found + count.sum(0, dtype=torch.int32)
         blocks = div(query_start_loc[num_seqs], block_q) + int32(num_seqs)
         left_to_pages = found > (0 if context else tiles)
         items = torch.where(left_to_pages, blocks * int32(num_segments) * num_kv_heads, 0)
@@ -86,7 +88,7 @@ def _paged_queries_kernel(
             right = hl.full([], num_seqs, dtype=torch.int32)
             while right - left > 1:
                 middle = div(left + right, 2)
-                if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                if begins(q_block_idx, query_start_loc[middle], middle, block_q):
                     left = middle
                 else:
                     right = middle
@@ -104,7 +106,7 @@ def _paged_queries_kernel(
                 for before in hl.grid(0, seq + 1, sequences):
                     earlier = before + hl.arange(sequences)
                     _, _, held = region_tiles(query_start_loc, seq_lens, earlier, earlier <= seq, f, tile_size, short)
-                    end = end + held.sum(0).to(torch.int32)
+                    end = end + held.sum(0, dtype=torch.int32)
                 mine = mine & (end > tiles)
             if mine:
                 token, head, real = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)

@@ -41,6 +41,8 @@ from dsl_helion.features import bundle, finished, narrow, query_operand, row_ope
 from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
+    begins,
+    is_other,
     join_sums,
     load_rows,
     normalise,
@@ -125,6 +127,7 @@ def _segments_kernel(
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
+    hl.specialize((key_cache.stride(-3), value_cache.stride(-3)))  # of slots: whole pages then add one offset a page
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -136,31 +139,29 @@ def _segments_kernel(
         if by_sequence:
             seq = div(block, per_sequence)
             query_start = query_start_loc[seq]
+            query_len = query_start_loc[seq + 1] - query_start
             seq_len = seq_lens[seq]
             first = mod(block, per_sequence) * block_q
         else:
             # The last sequence that begins at or before this Q Block; sequence i: at query_start_loc[i] // block_q + i.
-            # The first guess is exact where every query has one token: then its length is loaded with it, and decode
-            # skips log2(num_seqs) dependent loads.
-            guess = block - div(block + 1, block_q + 1)
-            guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
-            guessed_len = seq_lens[guess]
-            begins = div(query_start_loc[guess], block_q) + guess <= block
-            ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > block
-            left = torch.where(begins, guess, 0)
-            right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
-            while right - left > 1:
-                middle = div(left + right, 2)
-                if div(query_start_loc[middle], block_q) + middle <= block:
-                    left = middle
-                else:
-                    right = middle
-            seq = left
+            # The first guess is exact where every query has one token. A sequence's three numbers are loaded at once.
+            left = hl.zeros([], dtype=torch.int32)
+            right = hl.full([], num_seqs, dtype=torch.int32)
+            seq = torch.minimum(block - div(block + 1, block_q + 1), right - 1)
             query_start = query_start_loc[seq]
-            seq_len = torch.where(seq == guess, guessed_len, seq_lens[seq])
+            query_end = query_start_loc[seq + 1]
+            seq_len = seq_lens[seq]
+            while is_other(block, query_start, query_end, seq, left, right, block_q):
+                after = begins(block, query_start, seq, block_q)
+                left = torch.where(after, seq + 1, left)
+                right = torch.where(after, right, seq)
+                seq = div(left + right, 2)
+                query_start = query_start_loc[seq]
+                query_end = query_start_loc[seq + 1]
+                seq_len = seq_lens[seq]
+            query_len = query_end - query_start
             first = (block - (div(query_start, block_q) + seq)) * block_q
 
-        query_len = query_start_loc[seq + 1] - query_start
         if (first < query_len) & (query_len <= int32(longest_query)):
             context_len = seq_len - query_len
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1

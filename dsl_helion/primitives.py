@@ -15,13 +15,31 @@ and K, value_size of V and of the output; Helion pads them to a power of two.
 import helion.language as hl
 import torch
 
-from dsl_helion.arithmetic import div, mod, quotient_and_rest, square_root, tanh
+from dsl_helion.arithmetic import div, int32, mod, quotient_and_rest, square_root, tanh
 from dsl_helion.binding import deals_lanes, is_power_of_two, largest, product_dtype, product_lanes, value_dtype
 from dsl_helion.features import HEADROOM, deal_lanes, head_scale, widen
 from dsl_helion.masks import nearest_page, not_before, visible
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
+
+
+def begins(index, query_start, seq, block_q):
+    """Whether sequence `seq`, whose query begins at row `query_start`, does so at or before a Q Block.
+
+    Its first Q Block has the number query_start // block_q + seq; this asks without a quotient, for block_q may be no
+    constant. block_q None: a row in place of a Q Block.
+    """
+    if block_q is None:
+        return query_start <= index
+    else:
+        return query_start < (index - seq + 1) * int32(block_q)
+
+
+def is_other(index, query_start, query_end, seq, left, right, block_q):
+    """Whether a Q Block or row belongs to another of the sequences [left, right) than `seq`, and there is another."""
+    before = begins(index, query_start, seq, block_q).logical_not() & (left < seq)
+    return before | (begins(index, query_end, seq + 1, block_q) & (seq + 1 < right))
 
 
 def q_block_rows(first, kv_head, query_len, queries_per_kv, block_m):

@@ -32,6 +32,8 @@ from dsl_helion.features import bundle, finished, narrow, query_operand, row_ope
 from dsl_helion.masks import join_loops, kv_tile_range
 from dsl_helion.primitives import (
     attend_tile,
+    begins,
+    is_other,
     join_sums,
     load_rows,
     normalise,
@@ -103,37 +105,34 @@ def _q_block_kernel(
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
+    hl.specialize((key_cache.stride(-3), value_cache.stride(-3)))  # of slots: whole pages then add one offset a page
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     q_blocks = query.size(0) // block_q + num_seqs
     for program, kv_head in hl.grid([q_blocks, num_kv_heads]):
-        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys and start first
+        block = int32(q_blocks - 1 - program)  # the last Q Blocks of a prefill see most keys and start first
 
         # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i.
-        # The first guess is exact where every query has one token: then its length is loaded with it, and decode skips
-        # log2(num_seqs) dependent loads.
-        guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
-        guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
-        guessed_len = seq_lens[guess]
-        begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
-        ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
-        left = torch.where(begins, guess, 0)
-        right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
-        while right - left > 1:
-            middle = div(left + right, 2)
-            if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
-                left = middle
-            else:
-                right = middle
-        seq = left
-
+        # The first guess is exact where every query has one token. A sequence's three numbers are loaded at once.
+        left = hl.zeros([], dtype=torch.int32)
+        right = hl.full([], num_seqs, dtype=torch.int32)
+        seq = torch.minimum(block - div(block + 1, int32(block_q + 1)), right - 1)
         query_start = query_start_loc[seq]
-        query_len = query_start_loc[seq + 1] - query_start
-        first = (q_block_idx - (div(query_start, block_q) + seq)) * int32(block_q)
+        query_end = query_start_loc[seq + 1]
+        seq_len = seq_lens[seq]
+        while is_other(block, query_start, query_end, seq, left, right, block_q):
+            after = begins(block, query_start, seq, block_q)
+            left = torch.where(after, seq + 1, left)
+            right = torch.where(after, right, seq)
+            seq = div(left + right, 2)
+            query_start = query_start_loc[seq]
+            query_end = query_start_loc[seq + 1]
+            seq_len = seq_lens[seq]
+        query_len = query_end - query_start
+        first = (block - (div(query_start, block_q) + seq)) * int32(block_q)
         if first < query_len:
-            seq_len = torch.where(seq == guess, guessed_len, seq_lens[seq])
             context_len = seq_len - query_len
             token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
             query_pos = context_len + token

@@ -15,8 +15,8 @@ from common.spec.workspaces import partials
 from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
-from dsl_helion.masks import kv_tile_range, segment_range
-from dsl_helion.primitives import LN2, cut, rescale
+from dsl_helion.masks import kv_tile_range, tiles_of_segment
+from dsl_helion.primitives import LN2, begins, cut, is_other, rescale
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,25 @@ class _Reduce:
     num_stages: int = 1  # there is no loop over tiles
 
 
-def merge_row(partial, out, lse, place, row, kv_head, head, used, f, slots):
-    """Write out (and lse) at `row`, int64, for a layer of a wide buffer may lie 2^31 elements on: what the first `used`
-    segments, of at most `slots`, a power of two, left at `place` of (acc, m, l)."""
+def load_parts(partial, place, head, num_segments, slots):
+    """What the first num_segments segments, of at most `slots`, a power of two, left at `place` of (acc, m, l)."""
     of_acc, of_m, of_l = partial
     part = hl.arange(slots)
-    live = part < used
-    m = hl.load(of_m, [part, place, head], extra_mask=live)  # [segments]
-    l = hl.load(of_l, [part, place, head], extra_mask=live)
-    acc = hl.load(of_acc, [part, place, head, slice(None)], extra_mask=live.unsqueeze(1))  # [segments, value_size]
+    there = part < int32(num_segments)
+    m = hl.load(of_m, [part, place, head], extra_mask=there)  # [segments]
+    l = hl.load(of_l, [part, place, head], extra_mask=there)
+    acc = hl.load(of_acc, [part, place, head, slice(None)], extra_mask=there.unsqueeze(1))  # [segments, value_size]
+    return acc, m, l
+
+
+def merge_row(acc, m, l, out, lse, row, kv_head, head, live, f):
+    """Write out (and lse) at `row`, int64, for a layer of a wide buffer may lie 2^31 elements on: what `live`
+    segments left. Others hold anything."""
     m = torch.where(live, m, float("-inf"))
     top = m.amax(0)
     weight = torch.exp2(m - torch.where(top == float("-inf"), 0.0, top))
-    total = (l * weight).sum(0)
-    x = (acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
+    total = torch.where(live, l * weight, 0.0).sum(0)
+    x = torch.where(live.unsqueeze(1), acc * weight.unsqueeze(1), 0.0).sum(0) / torch.where(total > 0.0, total, 1.0)
     x = cut(rescale(x, kv_head, f), out.dtype)
     hl.store(out, [row, head, slice(None)], x.to(out.dtype))
     if lse is not None:
@@ -58,7 +63,7 @@ def _reduce_segments_kernel(
     f: dict,
     queries_per_kv: hl.constexpr,
     block_q: int,
-    tile_size: int,
+    tile_bits: int,
     num_segments: int,
     slots: hl.constexpr,
     shortest_query: hl.constexpr,
@@ -68,50 +73,52 @@ def _reduce_segments_kernel(
     hl.pdl_wait()  # Wait for the segments, in every program: this launch ends after theirs.
     num_seqs = seq_lens.size(0)
     num_query_heads = hl.specialize(out.size(1))
-    hl.specialize((out.size(2), partial_acc.size(3)))
+    hl.specialize((out.size(2), partial_acc.size(3), partial_acc.stride(1), partial_acc.stride(2)))
+    hl.specialize((partial_m.stride(1), partial_l.stride(1)))
     places = num_seqs * longest_query if by_sequence else out.size(0)
-    for place, head in hl.grid([places, num_query_heads]):
-        # `place`: where the segments left what they found
+    for row_of_scratch, head in hl.grid([places, num_query_heads]):
+        place = int32(row_of_scratch)  # where the segments left what they found
         if by_sequence:
-            seq = div(hl.full([], place, dtype=torch.int32), longest_query)
+            seq = div(place, longest_query)
             query_start = query_start_loc[seq]
-            token = mod(hl.full([], place, dtype=torch.int32), longest_query)
+            query_len = query_start_loc[seq + 1] - query_start
+            seq_len = seq_lens[seq]
+            token = mod(place, longest_query)
         else:
             # The last sequence that begins at or before this token; with one token a query, it has the same number.
-            guess = hl.full([], place, dtype=torch.int32)
-            guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
-            begins = query_start_loc[guess] <= place
-            ends = query_start_loc[guess + 1] > place
-            left = torch.where(begins, guess, 0)
-            right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
-            while right - left > 1:
-                middle = div(left + right, 2)
-                if query_start_loc[middle] <= place:
-                    left = middle
-                else:
-                    right = middle
-            seq = left
+            left = hl.zeros([], dtype=torch.int32)
+            right = hl.full([], num_seqs, dtype=torch.int32)
+            seq = torch.minimum(place, right - 1)
             query_start = query_start_loc[seq]
+            query_end = query_start_loc[seq + 1]
+            seq_len = seq_lens[seq]
+            while is_other(place, query_start, query_end, seq, left, right, None):
+                after = begins(place, query_start, seq, None)
+                left = torch.where(after, seq + 1, left)
+                right = torch.where(after, right, seq)
+                seq = div(left + right, 2)
+                query_start = query_start_loc[seq]
+                query_end = query_start_loc[seq + 1]
+                seq_len = seq_lens[seq]
+            query_len = query_end - query_start
             token = place - query_start
 
-        query_len = query_start_loc[seq + 1] - query_start
         if (token < query_len) & (query_len >= shortest_query) & (query_len <= int32(longest_query)):
-            row = (query_start + token).to(torch.int64)
-            seq_len = seq_lens[seq]
-            first = div(token, block_q) * block_q
+            # Loaded before it is known which parts have tiles: the loads hide the divisions that say so
+            acc, m, l = load_parts((partial_acc, partial_m, partial_l), row_of_scratch, head, num_segments, slots)
+            first = div(token, block_q) * int32(block_q)
             last_pos = seq_len - query_len + torch.minimum(first + int32(block_q), query_len) - 1
-            _, _, lo, full_lo, full_hi, hi = kv_tile_range(
-                seq, seq_len - query_len + first, last_pos, seq_len, f, tile_size
-            )
-            _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, num_segments)
-            if used > 1:
-                merge_row(
-                    (partial_acc, partial_m, partial_l), out, lse, place, row, head // queries_per_kv, head, used, f,
-                    slots,
-                )  # fmt: skip
+            first_key, end_key, _, _, _, _ = kv_tile_range(seq, seq_len - query_len + first, last_pos, seq_len, f, 1)
+            hi = ((end_key - 1) >> int32(tile_bits)) + 1
+            tiles = hi - torch.minimum(first_key >> int32(tile_bits), hi)
+            per_segment = tiles_of_segment(tiles, num_segments)
+            if tiles > per_segment:
+                live = hl.arange(slots) * per_segment < tiles
+                row = (query_start + token).to(torch.int64)
+                merge_row(acc, m, l, out, lse, row, head // queries_per_kv, head, live, f)
 
 
-_reduce_segments = kernel(_reduce_segments_kernel, "num_seqs", "num_segments", "longest_query", "block_q", "tile_size")
+_reduce_segments = kernel(_reduce_segments_kernel, "num_seqs", "num_segments", "longest_query", "block_q", "tile_bits")
 
 
 def reduce_segments(
@@ -124,7 +131,8 @@ def reduce_segments(
     slots = max(helion.next_power_of_2(config.num_segments), 8)  # fewer segments take this code: one trace for all
     args = (
         *partials(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features),
-        batch.shape.queries_per_kv, block_q, config.tile_size, config.num_segments, slots,
+        batch.shape.queries_per_kv, block_q, config.tile_size.bit_length() - 1,
+        config.num_segments, slots,
         shortest_query, longest_query, by_sequence,
     )  # fmt: skip
     # 32 lanes read 8 segments of 128 floats in 8 loads each; in Triton four warps cost 0.5 us more on an H200

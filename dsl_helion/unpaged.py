@@ -49,7 +49,7 @@ from dsl_helion.features import bundle, narrow, row_operands
 from dsl_helion.head_parts import first_lanes, init_sums, load_parts, store_partial_sums, store_sums
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.paged_queries import attend_paged_queries
-from dsl_helion.primitives import q_block_rows, store_lse
+from dsl_helion.primitives import begins, q_block_rows, store_lse
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
@@ -146,7 +146,7 @@ def _unpaged_kernel(
         right = hl.full([], num_seqs, dtype=torch.int32)
         while right - left > 1:
             middle = div(left + right, 2)
-            if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+            if begins(q_block_idx, query_start_loc[middle], middle, block_q):
                 left = middle
             else:
                 right = middle
@@ -165,7 +165,7 @@ def _unpaged_kernel(
             for before in hl.grid(0, seq, sequences):
                 index = before + hl.arange(sequences)
                 _, _, earlier = region_tiles(query_start_loc, seq_lens, index, index < seq, f, tile_size, short)
-                begin = begin + earlier.sum(0).to(torch.int32)
+                begin = begin + earlier.sum(0, dtype=torch.int32)
             region_lo, _, count = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short)
             mine = mine & (begin + count <= tiles)
             row = (kv_head * tiles + begin - region_lo) * tile_size
