@@ -71,12 +71,13 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
     """Sizes of batches as `grid.decided_by` has them, one array a name; empty ones as of one key."""
     rows = []
     for shape, stats, gpu in of:
-        short, seqs = stats.max_query_len <= SHORT_QUERY, max(stats.num_seqs, 1)
-        prompts = 0 if short else max(seqs - stats.num_decodes, 1)
+        short, seqs, all_keys = stats.max_query_len <= SHORT_QUERY, max(stats.num_seqs, 1), max(stats.total_seq_len, 1)
+        prompts, of_prompts = (0, 0) if short else (max(stats.prompts, 1), max(stats.keys_of_prompts, 1))
         rows.append({
             "seqs": seqs, "tokens": max(stats.num_tokens, 1), "longest": max(stats.max_query_len, 1),
-            "keys": max(stats.max_seq_len, 1), "all_keys": max(stats.total_seq_len, 1), "decodes": stats.num_decodes,
+            "keys": max(stats.max_seq_len, 1), "all_keys": all_keys, "decodes": stats.num_decodes,
             "prompts": prompts, "shorts": seqs if short else stats.num_decodes,
+            "keys_of_prompts": of_prompts, "keys_of_shorts": max(all_keys - of_prompts, 0),
             "kv_heads": shape.num_kv_heads, "ratio": shape.queries_per_kv, "head": shape.head_size,
             "lanes": power_of_two(shape.head_size), "value_lanes": power_of_two(shape.value_lanes),
             "bytes": shape.dtype.itemsize, "cache_bytes": shape.cache_dtype.itemsize, "page": shape.block_size,
@@ -119,13 +120,13 @@ def launches(b: Columns, c: Columns, undivided: Undivided | None = None) -> tupl
 
 def whole(b: Columns, c: Columns) -> Undivided:
     """What a candidate's launches are with one segment a sequence: of long, then of short queries."""
-    mean_keys, prompt = b["all_keys"] / b["seqs"], _prompt(b)
+    prompt = _prompt(b)
     query = np.where(b["prompts"] > 0, 1.0, b["tokens"] / b["seqs"])
     of = {name: _both(c["long_" + name], c["short_" + name]) for name in NEUTRAL if name != "num_segments"}
     of["dense"] = _both(is_dense(c, "long_"), is_dense(c, "short_"))
     of["parted"] = _both(_in_parts(b, c), np.array(False))
-    keys = _both(np.maximum(mean_keys, prompt), mean_keys)
-    return _undivided(b, of, _both(b["prompts"], b["shorts"]), _both(prompt, query), keys)
+    seqs, keys = _both(b["prompts"], b["shorts"]), _both(b["keys_of_prompts"], b["keys_of_shorts"])
+    return _undivided(b, of, seqs, _both(prompt, query), keys)
 
 
 def _in_parts(b: Columns, c: Columns) -> np.ndarray:
@@ -148,7 +149,7 @@ def _both(long: np.ndarray, short: np.ndarray) -> np.ndarray:
 
 
 def _undivided(b: Columns, c: Columns, seqs: np.ndarray, query: np.ndarray, keys: np.ndarray) -> Undivided:
-    """Programs of `seqs` sequences of `query` tokens over `keys` keys on the mean. All but b: [2, ...]."""
+    """Programs of `seqs` sequences of `query` tokens on the mean, over `keys` keys together. All but b: [2, ...]."""
     tile, stages, dense, threads = c["tile_size"], c["num_stages"], c["dense"], c["num_warps"] * b["warp"]
     rows = np.maximum(c["block_m"], 2 ** np.ceil(np.log2(b["ratio"])))
     tokens = np.maximum(np.floor(rows / b["ratio"]), 1)
@@ -159,8 +160,8 @@ def _undivided(b: Columns, c: Columns, seqs: np.ndarray, query: np.ndarray, keys
     return Undivided(
         seqs=seqs,
         programs=seqs * np.ceil(np.maximum(query, 1) / tokens) * b["kv_heads"] * (of_value / values),
-        mean=np.ceil(np.maximum(keys - np.maximum(query - tokens, 0) / 2, 1) / tile),
-        most=np.ceil(np.maximum(b["keys"], 1) / tile),
+        mean=np.ceil(np.maximum(keys / np.maximum(seqs, 1) - np.maximum(query - tokens, 0) / 2, 1) / tile),
+        most=np.ceil(np.maximum(np.minimum(b["keys"], keys), 1) / tile),
         held=_held(b | {"lanes": lanes}, rows, tile, threads, stages, values, kv_bytes, dense, c["registers"]),
         products_us=flops / (b["peak"] * np.where(rows >= WARP_GROUP_ROWS, 1.0, OF_SHORT_MMA)),
         instructions=7 * rows * tile / threads + kv_bytes / REGISTER_BYTES / threads + 2 * rows * values / threads,
@@ -216,8 +217,7 @@ def moved_us(b: Columns, c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray
     whole = c["kernel"] != 0
     parts = np.where(whole & (short > 1), short * shorts, 0.0)
     parts = parts + np.where(whole & (long > 1) & (b["prompts"] > 0), long * (b["tokens"] - b["shorts"]), 0.0)
-    copied = np.minimum(b["prompts"] * np.maximum(b["all_keys"] / b["seqs"], _prompt(b)), b["all_keys"])
     lanes = np.where(_in_parts(b, c), 2 * b["head"], b["lanes"] + b["value_lanes"])
-    copy = copied * b["kv_heads"] * lanes * (b["cache_bytes"] + b["bytes"])
+    copy = b["keys_of_prompts"] * b["kv_heads"] * lanes * (b["cache_bytes"] + b["bytes"])
     copy = np.where(c["kernel"] == KERNELS.index("unpaged"), copy, 0.0)
     return (b["all_keys"] * kv + io) / b["hbm"], part * parts / b["hbm"], copy / b["hbm"]

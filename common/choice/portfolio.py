@@ -67,7 +67,7 @@ class Portfolio:
             of |= {name: np.where(whole, of[name], value[:, None]) for name, value in decode.items()}
         wide = {name: value[:, None] for name, value in batch.items()}
         undivided = columns.whole(wide, of)
-        segments = cut(per_slot(wide, undivided, whole), self._share[at], undivided.most[0])
+        segments = cut(per_slot(wide, undivided, whole), self._share[at], longest(undivided, whole))
         of |= {"long_num_segments": segments, "short_num_segments": np.where(whole, segments, of["short_num_segments"])}
         bound = np.where(self._bounded[at], bounded(wide, of, undivided.programs.sum(axis=0) * segments), 0)
         of |= {name: np.where(bound > 0, bound, of[name]) for name in ("long_registers", "short_registers")}
@@ -84,6 +84,11 @@ def per_slot(b: columns.Columns, undivided: columns.Undivided, whole: np.ndarray
     """Slots of the GPU for each program of one segment. whole: of kernels with one launch for all queries."""
     programs = undivided.programs[0] + np.where(whole, undivided.programs[1], 0.0)
     return undivided.held[0] * b["units"] / np.maximum(programs, 1)
+
+
+def longest(undivided: columns.Undivided, whole: np.ndarray) -> np.ndarray:
+    """Tiles of the longest program that segments divide. whole: as of `per_slot`."""
+    return np.where(whole, undivided.most.max(axis=0), undivided.most[0])
 
 
 def cut(slots: np.ndarray, share: Any, most: np.ndarray) -> np.ndarray:

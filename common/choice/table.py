@@ -32,6 +32,7 @@ def table(b: Columns, c: Columns, constants: np.ndarray, launched: tuple[Launch,
     found = [_log(b[name]) for name in ("seqs", "tokens", "longest", "keys", "all_keys", "page", "ratio", "kv_heads")]
     found += [_log(b[name]) for name in ("head", "lanes", "cache_bytes", "hbm", "shared")] + [_log(rows)]
     found += [_log(b["decodes"] + 1), b["prompts"] > 0, b["all_keys"] / (b["seqs"] * b["keys"]), b["head"] < b["lanes"]]
+    found += [_log(b[name] + 1) for name in ("keys_of_prompts", "keys_of_shorts")]
     found += [c["dsl"]] + [c["kernel"] == number for number in range(len(KERNELS))]
     of_long = [*_part(b, c, "long_"), _log(c["long_block_m"] / np.minimum(rows, NEUTRAL["block_m"]))]
     of_long += _launched(b, long)
@@ -63,7 +64,8 @@ def _part(b: Columns, c: Columns, part: str) -> list[Any]:
     found = [_log(c[part + name]) for name in NEUTRAL if name != "registers"]
     found += [c[part + "gather"] == number for number in range(len(GATHERS))]
     found += [c[part + "heads_fastest"], c[part + "registers"] > 0]
-    return [*found, _log(b["keys"] / c[part + "tile_size"] / c[part + "num_segments"])]
+    keys = np.minimum(b["keys"], b["keys_of_prompts" if part == "long_" else "keys_of_shorts"])
+    return [*found, _log(keys / c[part + "tile_size"] / c[part + "num_segments"])]
 
 
 def _launched(b: Columns, one: Launch) -> list[Any]:

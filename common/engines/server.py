@@ -52,8 +52,9 @@ class Kind:
 class Step:
     """An engine's step, as plans take it.
 
-    num_actual_tokens: rows of query and slot_mapping, padding included. The next four are hints
-    (`common.serving.arguments.HINTS`). total_seq_len is None in a capture, or where the lengths are on the device only.
+    num_actual_tokens: rows of query and slot_mapping, padding included. The next five are hints
+    (`common.serving.arguments.HINTS`). total_seq_len and prompt_seq_len are None in a capture, or where the lengths are
+    on the device only.
     query_start_loc int32 [sequences + 1]; seq_lens int32 [sequences]; block_table int32 [sequences, columns];
     slot_mapping int64 [tokens]: the slot in the pages, negative where nothing is to be written.
     """
@@ -63,6 +64,7 @@ class Step:
     max_seq_len: int | None
     num_decodes: int
     total_seq_len: int | None
+    prompt_seq_len: int | None
     query_start_loc: torch.Tensor
     seq_lens: torch.Tensor
     block_table: torch.Tensor
@@ -219,8 +221,8 @@ class Server:
         plan(
             query, *caches, step.block_table, step.query_start_loc, step.seq_lens,
             max_query_len=step.max_query_len, max_seq_len=step.max_seq_len, num_decodes=step.num_decodes,
-            total_seq_len=step.total_seq_len, key=key, value=value, out=out, softmax_scale=scale, features=features,
-            same_step=self.is_same_step(plan, step, layer),
+            total_seq_len=step.total_seq_len, prompt_seq_len=step.prompt_seq_len, key=key, value=value, out=out,
+            softmax_scale=scale, features=features, same_step=self.is_same_step(plan, step, layer),
         )  # fmt: skip
 
     def warm(self, plan: Plan, new_kv: bool, **tensors: Any) -> None:
@@ -299,6 +301,15 @@ def capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def decodes(query_lens: Any) -> int:
-    """How many sequences have one token, from the host's integers."""
-    return int((query_lens == 1).sum())
+def counted(num_seqs: int, query_lens: Any, seq_lens: Any) -> tuple[int, int | None, int | None]:
+    """Hints of a step: num_decodes, total_seq_len and prompt_seq_len, from tensors on the host.
+
+    query_lens: None where all have one token. seq_lens: None where the lengths are on the device only.
+    """
+    ones = None if query_lens is None else query_lens == 1
+    decodes = num_seqs if ones is None else int(ones.sum())
+    if seq_lens is None:
+        return decodes, None, None
+    total = int(seq_lens.sum())
+    of_prompts = total - int(seq_lens[ones].sum()) if 0 < decodes < num_seqs else None
+    return decodes, total, of_prompts

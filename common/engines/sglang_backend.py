@@ -17,7 +17,7 @@ from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.runtime_context import get_exec, get_parallel, get_schedule, max_prefill_buffer_tokens
 
 from common.engines.options import Options
-from common.engines.server import Limits, Server, Step, decodes
+from common.engines.server import Limits, Server, Step, counted
 from common.serving.plan import Plan
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 from common.spec.metadata import cdiv
@@ -162,10 +162,10 @@ class DiptychBackend(AttentionBackend):
             starts, tokens = torch.nn.functional.pad(sums, (1, 0)), int(query_lens.sum())
         else:
             raise UnsupportedFeature("diptych", f"forward mode {mode.name}", "decodes, prompts, and both in one step")
-        longest, total = _known(forward_batch.seq_lens_cpu)
+        longest, lengths = _known(forward_batch.seq_lens_cpu)
         full = Step(
             tokens, 1 if query_lens is None else int(query_lens.max()), longest,
-            count if query_lens is None else decodes(query_lens), total, starts,
+            *counted(count, query_lens, lengths), starts,
             forward_batch.seq_lens.to(torch.int32), self._table(count), forward_batch.out_cache_loc,
         )  # fmt: skip
         self.forward_metadata = Steps(full, self._in_windows(full, self._table(count)))
@@ -208,7 +208,7 @@ class DiptychBackend(AttentionBackend):
             raise SpecError("max_bs", max_bs, f"up to {self.server.limits.max_seqs} sequences")
         slots = torch.full((max_num_tokens,), self.no_slot, dtype=torch.int64, device=self.device)
         lens = torch.zeros(max_bs, dtype=torch.int32, device=self.device)
-        full = Step(max_num_tokens, 1, None, max_bs, None, self.starts, lens, self._table(max_bs).zero_(), slots)
+        full = Step(max_num_tokens, 1, None, max_bs, None, None, self.starts, lens, self._table(max_bs).zero_(), slots)
         self._graph = Steps(full, self._in_windows(full, self._table(max_bs).zero_()))
 
     def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
@@ -337,8 +337,8 @@ def scale_of(layer: RadixAttention, name: str, device: torch.device) -> torch.Te
     return scale
 
 
-def _known(lengths: torch.Tensor | None) -> tuple[int | None, int | None]:
-    """The longest length and the sum of lengths, where the host has them."""
+def _known(lengths: torch.Tensor | None) -> tuple[int | None, torch.Tensor | None]:
+    """The longest length and the lengths, where the host has them."""
     if lengths is None or lengths.numel() == 0:
         return None, None
-    return int(lengths.max()), int(lengths.sum())
+    return int(lengths.max()), lengths

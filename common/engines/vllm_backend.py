@@ -22,7 +22,7 @@ from vllm.v1.attention.backend import (
 )
 
 from common.engines.options import Options, kernel_of
-from common.engines.server import Limits, Server, Step, capturing, decodes
+from common.engines.server import Limits, Server, Step, capturing, counted
 from common.serving.plan import Plan
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 from common.spec.paged_batch import MAX_HEAD_SIZE
@@ -55,13 +55,13 @@ def limits_of(config: Any) -> Limits:
     return Limits(tokens, seqs, config.model_config.max_model_len)
 
 
-def keys_of(step: CommonAttentionMetadata) -> int | None:
-    """The keys of all sequences of a step, from lengths on the host: an upper bound that counts drafts as accepted
-    (vLLM 0.33), or a copy (older). None where there is neither: `seq_lens_cpu` would wait for the device."""
+def lengths_of(step: CommonAttentionMetadata) -> torch.Tensor | None:
+    """The lengths of a step on the host: an upper bound that counts drafts as accepted (vLLM 0.33), or a copy (older).
+    None where there is neither: `seq_lens_cpu` would wait for the device."""
     for name in ("seq_lens_cpu_upper_bound", "_seq_lens_cpu"):
         lengths = getattr(step, name, None)
         if lengths is not None and lengths.shape[0] == step.num_reqs:
-            return int(lengths.sum())
+            return lengths
     return None
 
 
@@ -99,9 +99,10 @@ class MetadataBuilder(AttentionMetadataBuilder[Step]):
         if step.causal is not True:
             raise UnsupportedFeature("diptych", "non_causal", "causal attention of a decoder")
         starts = step.query_start_loc_cpu
-        ones = step.num_reqs if step.max_query_len == 1 else decodes(starts[1:] - starts[:-1])
+        query_lens = None if step.max_query_len == 1 else starts[1:] - starts[:-1]
         return Step(
-            step.num_actual_tokens, int(step.max_query_len), int(step.max_seq_len), ones, keys_of(step),
+            step.num_actual_tokens, int(step.max_query_len), int(step.max_seq_len),
+            *counted(step.num_reqs, query_lens, lengths_of(step)),
             step.query_start_loc, step.seq_lens, step.block_table_tensor, step.slot_mapping,
         )  # fmt: skip
 
@@ -111,7 +112,7 @@ class MetadataBuilder(AttentionMetadataBuilder[Step]):
         held = None if blocks is None else blocks * self.kv_cache_spec.block_size
         length = server_of(self.vllm_config).captured_seq_len(common_attn_metadata.num_reqs, held)
         decodes = found.num_decodes if found.max_query_len == 1 else 0  # a graph of prompts serves any mixture
-        return replace(found, max_seq_len=length, num_decodes=decodes, total_seq_len=None)
+        return replace(found, max_seq_len=length, num_decodes=decodes, total_seq_len=None, prompt_seq_len=None)
 
     def update_block_table(self, metadata: Step, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Step:
         return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping)

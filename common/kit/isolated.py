@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 INPUTS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
-HINTS = ("max_query_len", "max_seq_len", "num_decodes", "total_seq_len")
+HINTS = ("max_query_len", "max_seq_len", "num_decodes", "total_seq_len", "prompt_seq_len")
 FEATURES = ("causal", "sliding_window", "softcap", "alibi_sqrt", "chunk", "chunk_lookback", "cross", "batch_invariant")
 SCALES = ("key_scale", "value_scale", "query_scale", "out_scale")
 OPERANDS = ("sinks", "alibi_slopes", "spans", "causal_per_sequence", "tree_bias", *SCALES)  # tensors

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from common.serving.grid import KEYS, hinted_eighths, hinted_stats
+from common.serving.grid import KEYS, hinted_keys, hinted_stats
 from common.spec import Features, Layout, PagedBatch, SpecError
 from common.spec.paged_batch import E4M3
 from common.spec.plain import flag, integer, shown
@@ -20,9 +20,9 @@ WITHIN = 2**31 - 1 if torch.version.hip else None
 _PLAIN = Features()
 _FIELDS = attrgetter(*(field.name for field in fields(Features)))
 DEVICES = ("cpu", "cuda")  # kernels are interpreted on a CPU
-HINTS = ("max_query_len", "max_seq_len", "num_decodes", "total_seq_len")
+HINTS = ("max_query_len", "max_seq_len", "num_decodes", "total_seq_len", "prompt_seq_len")
 _OF_HINTS = frozenset((int, type(None)))
-Hints = tuple[int | None, int | None, int | None, int | None]
+Hints = tuple[int | None, int | None, int | None, int | None, int | None]
 _RANKS = {"query": (3,), "key_cache": (4, 5), "value_cache": (4,), "block_table": (2,), "query_start_loc": (1,)}
 
 
@@ -102,11 +102,11 @@ def told(hints: Hints, softmax_scale: Any, causal: Any, sliding_window: Any, seq
     """
     if not _OF_HINTS.issuperset(map(type, hints)):
         hints = integers(hints)
-    query_len, seq_len, decodes, total = hints
+    query_len, seq_len, decodes, total, _ = hints
     keys = seq_len and bisect_left(KEYS, seq_len)
-    eighths = total is not None and hinted_eighths(seq_lens.shape[0], query_len, seq_len, total)
+    in_all = total is not None and hinted_keys(seq_lens.shape[0], *hints)
     types = type(softmax_scale), type(causal), type(sliding_window)
-    return query_len, keys, decodes, eighths, softmax_scale, causal, sliding_window, torch.is_grad_enabled(), *types
+    return query_len, keys, decodes, in_all, softmax_scale, causal, sliding_window, torch.is_grad_enabled(), *types
 
 
 def signature(given: Sequence[torch.Tensor], pointers: Sequence[int], others: tuple) -> tuple:

@@ -33,9 +33,10 @@ class PagedAttention:
     """Attention of this step's queries over a paged KV cache; returns `out`.
 
     The tensors are common.spec.PagedBatch's; a key_cache of five dimensions is Layout.X_PACKED.
-    max_query_len, max_seq_len, num_decodes, total_seq_len (keys of all sequences, this step's included): host hints. A
-    wrong hint costs time, never correctness. None means unknown: the choice then uses shapes only and takes every
-    sequence to be as long as the longest, without waiting for the device.
+    max_query_len, max_seq_len, num_decodes, total_seq_len (keys of all sequences, this step's included), prompt_seq_len
+    (of those keys the ones of sequences that are no decodes): host hints. A wrong hint costs time, never correctness.
+    None means unknown: the choice then uses shapes only and takes every sequence to be as long as the longest, and
+    prompts to be as long as decodes, without waiting for the device.
     out: like query with the lanes of V, allocated if None; required for an fp8 query or out_scale.
     lse: float32 [num_tokens, num_query_heads], written if given.
     softmax_scale: 2^-126 to 2^64 (common.spec.ranges), head_size ** -0.5 if None.
@@ -80,6 +81,7 @@ class PagedAttention:
         max_seq_len: int | None,
         num_decodes: int | None = None,
         total_seq_len: int | None = None,
+        prompt_seq_len: int | None = None,
         key: torch.Tensor | None = None,
         value: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
@@ -96,7 +98,7 @@ class PagedAttention:
         if out is None and self.workspace is not None:
             raise SpecError("out", None, "a tensor: a plan allocates nothing")
         inputs = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
-        hints = (max_query_len, max_seq_len, num_decodes, total_seq_len)
+        hints = (max_query_len, max_seq_len, num_decodes, total_seq_len, prompt_seq_len)
         if is_compiling():
             how = (softmax_scale, features_of(causal, sliding_window, features), validate)
             return self._traced(portable, inputs, hints, how, (out, lse, workspace))

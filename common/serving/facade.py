@@ -46,6 +46,7 @@ class SchedulerMetadata:
     max_seq_len: int | None
     num_decodes: int | None = None
     total_seq_len: int | None = None
+    prompt_seq_len: int | None = None
 
 
 def get_scheduler_metadata(
@@ -55,18 +56,19 @@ def get_scheduler_metadata(
     *,
     num_decodes: int | None = None,
     total_seq_len: int | None = None,
+    prompt_seq_len: int | None = None,
     num_splits: int = 0,
     **others: Any,
 ) -> SchedulerMetadata:
     """Make `scheduler_metadata=` for the two calls from FlashAttention's arguments, once a step for all layers.
 
-    Launches nothing: the choice depends on host integers. num_decodes (sequences of one token) and total_seq_len (keys
-    of all sequences) are our additions.
+    Launches nothing: the choice depends on host integers. num_decodes (sequences of one token), total_seq_len (keys
+    of all sequences) and prompt_seq_len (of those of more tokens) are our additions.
     """
     batch_size = expect_integer(batch_size, "batch_size", 0)
     _expect_splits("get_scheduler_metadata", num_splits)
     hints = {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "num_decodes": num_decodes}
-    hints |= {"total_seq_len": total_seq_len}
+    hints |= {"total_seq_len": total_seq_len, "prompt_seq_len": prompt_seq_len}
     return SchedulerMetadata(batch_size, *(hint_of(name, hint) for name, hint in hints.items()))
 
 

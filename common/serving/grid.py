@@ -2,7 +2,8 @@
 
 A choice uses exact counts of sequences, tokens and decodes (`decided_by`): rounding them up would cost segments, and
 with them speed. Numbers of keys are rounded, because they grow in every step and a choice should outlive a step: the
-longest sequence up to `KEYS`, the sum of all to eighths of num_seqs * longest. The grid (`on_grid`) has powers of two.
+longest sequence up to `KEYS`, the sum of all to eighths of num_seqs * longest, and where decodes are beside prompts the
+means of both up to `KEYS`. The grid (`on_grid`) has powers of two.
 """
 
 import dataclasses
@@ -36,17 +37,39 @@ def in_all(num_seqs: int, keys: int, of_eight: int) -> int:
     return max(num_seqs * keys * of_eight // EIGHTHS, 1)
 
 
+def means(num_seqs: int, num_decodes: int, max_query_len: int, total: int, of_prompts: int) -> tuple[int, int] | None:
+    """The mean numbers of keys of decodes and of prompts, rounded up to KEYS, from the keys of all sequences and of
+    prompts; None where no decode is beside a prompt."""
+    prompts, of_prompts = num_seqs - num_decodes, max(0, min(of_prompts, total))
+    if max_query_len <= SHORT_QUERY or num_decodes <= 0 or prompts <= 0:
+        return None
+    return few_keys(max(cdiv(total - of_prompts, num_decodes), 1)), few_keys(max(cdiv(of_prompts, prompts), 1))
+
+
+def mixed(stats: BatchStats, of_decodes: int, of_prompts: int) -> BatchStats:
+    """The stats with these mean numbers of keys of decodes and of prompts, which are at most those of the longest."""
+    keys = stats.max_seq_len
+    told = min(of_prompts, keys) * stats.prompts
+    return dataclasses.replace(
+        stats, total_seq_len=min(of_decodes, keys) * stats.num_decodes + told, prompt_seq_len=told
+    )
+
+
 def decided_by(stats: BatchStats, sees: int = EVERY_KEY) -> BatchStats:
     """Round the stats to what a choice depends on. sees: `Features.sees`: keys that no query sees do not count.
 
-    Counts stay exact. The longest sequence is rounded up to KEYS, the keys of all to eighths of num_seqs * longest, and
-    are at least the query tokens. An empty batch counts as one sequence of one token.
+    Counts stay exact. The longest sequence is rounded up to KEYS. The keys of all are rounded to eighths of
+    num_seqs * longest, and are at least the query tokens; prompt_seq_len is then None. Decodes beside prompts have
+    `means` instead. An empty batch counts as one sequence of one token.
     """
-    seqs, longest = max(stats.num_seqs, 1), max(stats.max_query_len, 1)
-    keys = few_keys(max(stats.max_seq_len, longest))
-    total = in_all(seqs, keys, eighths(seqs, keys, max(stats.total_seq_len, stats.num_tokens)))
+    seqs, longest, tokens = max(stats.num_seqs, 1), max(stats.max_query_len, 1), max(stats.num_tokens, 1)
+    keys, total = few_keys(max(stats.max_seq_len, longest)), max(stats.total_seq_len, tokens)
     decodes = seqs if longest == 1 else min(stats.num_decodes, seqs)
-    return seen(BatchStats(seqs, max(stats.num_tokens, 1), decodes, longest, keys, total), sees)
+    made = BatchStats(seqs, tokens, decodes, longest, keys, in_all(seqs, keys, eighths(seqs, keys, total)))
+    of_prompts = min(max(stats.keys_of_prompts, tokens - decodes), keys * made.prompts)
+    if apart := means(seqs, decodes, longest, max(total, of_prompts + decodes), of_prompts):
+        made = mixed(made, *apart)
+    return seen(made, sees)
 
 
 def rounded(n: int) -> int:
@@ -94,7 +117,11 @@ def seen(stats: BatchStats, sees: int) -> BatchStats:
         return stats
     beyond = few_keys(few_keys(stats.max_query_len) + 1)  # so that a batch with context differs from one without
     keys = min(stats.max_seq_len, max(rounded(most), beyond))
-    return dataclasses.replace(stats, max_seq_len=keys, total_seq_len=min(stats.total_seq_len, stats.num_seqs * keys))
+    of_prompts, of_decodes = stats.keys_of_prompts, stats.total_seq_len - stats.keys_of_prompts
+    told = min(of_prompts, stats.prompts * keys)
+    total = told + min(of_decodes, stats.num_decodes * keys)
+    told = None if stats.prompt_seq_len is None else told
+    return dataclasses.replace(stats, max_seq_len=keys, total_seq_len=total, prompt_seq_len=told)
 
 
 def hinted_stats(
@@ -105,6 +132,7 @@ def hinted_stats(
     max_seq_len: int | None,
     num_decodes: int | None,
     total_seq_len: int | None = None,
+    prompt_seq_len: int | None = None,
 ) -> BatchStats:
     """Make the stats of a call from its shapes and hints. A wrong hint costs time only.
 
@@ -112,7 +140,8 @@ def hinted_stats(
     None, the longest query has at least the mean length, as many other sequences are decodes as the token count allows,
     and every sequence is as long as the longest.
     """
-    told = hinted_eighths(num_seqs, max_query_len, max_seq_len, total_seq_len)
+    hints = max_query_len, max_seq_len, num_decodes, total_seq_len, prompt_seq_len
+    told = hinted_keys(num_seqs, *hints)
     mean = cdiv(num_tokens, num_seqs) if num_seqs else 0
     longest = num_tokens if max_query_len is None else max_query_len
     if max_query_len is None and num_tokens <= num_seqs:
@@ -124,19 +153,30 @@ def hinted_stats(
         num_decodes = num_seqs - prompts
     decodes = max(0, min(num_decodes, num_seqs))
     keys = few_keys(max(keys, longest))
-    total = in_all(max(num_seqs, 1), keys, told or EIGHTHS)
-    return decided_by(BatchStats(num_seqs, num_tokens, decodes, longest, keys, total))
+    apart = isinstance(told, tuple)
+    total = in_all(max(num_seqs, 1), keys, EIGHTHS if apart else told or EIGHTHS)
+    stats = BatchStats(num_seqs, num_tokens, decodes, longest, keys, total)
+    return decided_by(mixed(stats, *told) if apart and 0 < decodes < num_seqs else stats)
 
 
-def hinted_eighths(
-    num_seqs: int, max_query_len: int | None, max_seq_len: int | None, total_seq_len: int | None
-) -> int | None:
-    """The hint total_seq_len in eighths of num_seqs * max_seq_len; None where one of the two is unknown.
+def hinted_keys(
+    num_seqs: int,
+    max_query_len: int | None,
+    max_seq_len: int | None,
+    num_decodes: int | None,
+    total_seq_len: int | None,
+    prompt_seq_len: int | None,
+) -> int | tuple[int, int] | None:
+    """The hint total_seq_len: as `means` where the hints tell decodes from prompts, else in eighths of
+    num_seqs * max_seq_len; None where it or max_seq_len is unknown.
 
     It is part of a call's signature; rounded, so that the next step, with a few more keys, has the same signature.
     """
     if total_seq_len is None or max_seq_len is None:
         return None
+    if prompt_seq_len is not None and num_decodes is not None and max_query_len is not None:
+        if apart := means(num_seqs, num_decodes, max_query_len, total_seq_len, prompt_seq_len):
+            return apart
     longest = max_seq_len if max_query_len is None or max_query_len < max_seq_len else max_query_len
     return eighths(num_seqs, KEYS[bisect_left(KEYS, longest, 0, len(KEYS) - 1)], total_seq_len)
 

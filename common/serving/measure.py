@@ -7,7 +7,6 @@ In: a plan, points (common/serving/points.py), the candidates of its family. Out
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from common.serving.prepared import Prepared
 from common.serving.winners import Timed
 from common.spec import AttentionShape, PagedBatch
 from common.spec.features import of_seqs
-from common.spec.metadata import BatchStats, cdiv
+from common.spec.metadata import BatchStats, cdiv, query_start_loc, seq_lens
 from common.spec.paged_batch import E4M3
 from common.spec.refusals import expect, expect_integer
 
@@ -85,17 +84,18 @@ def graph_us(launch: Callable[[], None]) -> float:
 def batch_of(
     shape: AttentionShape, stats: BatchStats, device: torch.device, caches: tuple[torch.Tensor | None, ...] = ()
 ) -> PagedBatch:
-    """Make a batch with these stats: prompts share the tokens evenly, every sequence has the mean length.
+    """Make a batch with these stats: prompts share the tokens evenly, decodes and prompts have their mean lengths.
 
     caches: K and V, as for Plan.warmup. None makes new ones; if they exceed a share of the free memory, sequences share
     pages.
     """
-    seqs, prompts = stats.num_seqs, stats.num_seqs - stats.num_decodes
-    keys = max(stats.total_seq_len // seqs, stats.max_query_len)
-    left = stats.num_tokens - stats.num_decodes
-    lens = [1] * stats.num_decodes + [min(left // prompts + (i < left % prompts), keys) for i in range(prompts)]
-    starts = torch.tensor([0, *accumulate(lens)], dtype=torch.int32, device=device)
-    pages = cdiv(keys, shape.block_size)
+    seqs, prompts, decodes, of_prompts = stats.num_seqs, stats.prompts, stats.num_decodes, stats.keys_of_prompts
+    keys = max(of_prompts // prompts, stats.max_query_len) if prompts else 0
+    left = stats.num_tokens - decodes
+    lens = [(1, max((stats.total_seq_len - of_prompts) // max(decodes, 1), 1))] * decodes
+    lens += [(min(left // prompts + (i < left % prompts), keys), keys) for i in range(prompts)]
+    told = BatchStats.of(lens)
+    pages = cdiv(told.max_seq_len, shape.block_size)
     given = [cache for cache in caches if cache is not None]
     held = len(given[0]) if given else _pages_that_fit(shape, seqs * pages, device)
     made = [
@@ -103,10 +103,9 @@ def batch_of(
         for lanes in (shape.head_size, shape.value_lanes)
     ] if not given else list(caches)  # fmt: skip
     table = torch.arange(seqs * pages, dtype=torch.int32, device=device).remainder(held).view(seqs, pages)
-    query = _filled((sum(lens), shape.num_query_heads, shape.head_size), shape.dtype, device)
-    told = BatchStats.of([(tokens, keys) for tokens in lens])
-    seq_lens = torch.full((seqs,), keys, dtype=torch.int32, device=device)
-    return PagedBatch(query, *made, table, starts, seq_lens, shape.head_size**-0.5, told)
+    query = _filled((told.num_tokens, shape.num_query_heads, shape.head_size), shape.dtype, device)
+    starts, lengths = query_start_loc(lens).to(device), seq_lens(lens).to(device)
+    return PagedBatch(query, *made, table, starts, lengths, shape.head_size**-0.5, told)
 
 
 def _filled(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -93,7 +93,7 @@ class Plan(PagedAttention):
     ) -> tuple[Prepared, torch.Tensor | None]:
         """Replace max_seq_len=None by the plan's typical length, for which a captured graph is best chosen."""
         if hints[1] is None:
-            hints = (hints[0], self.typical_seq_len, hints[2], None)
+            hints = (hints[0], self.typical_seq_len, hints[2], None, None)
         return super()._launch(prepared, planned, known, tensors, hints, *others)
 
     def _where(self, query: torch.Tensor) -> tuple[None, int]:

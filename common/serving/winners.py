@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common.gpus import Gpu
-from common.serving.grid import EIGHTHS, decided_by, few_keys
+from common.serving.grid import EIGHTHS, decided_by, few_keys, mixed
 from common.serving.whole import is_ours
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats, cdiv
@@ -24,6 +24,7 @@ from common.versions import NEEDS, here
 FOLDER = "DIPTYCH_CACHE"
 WORTH = 1.02  # speed-up that a winner needs: two timings of one code differ by 1%
 MOST_BYTES = 2**26  # of a file that is read
+SIZES = 5  # of a key, before its numbers of keys
 
 
 @dataclass(frozen=True)
@@ -89,17 +90,28 @@ def sizes(shape: AttentionShape) -> str:
 
 def key(shape: AttentionShape, stats: BatchStats) -> str:
     """`32:8:128 16 bfloat16 bfloat16 | 8 8 8 1 2048 6`: sequences, tokens, decodes, longest query, keys, and all keys
-    in eighths of num_seqs * longest."""
+    in eighths of num_seqs * longest; `| 8 520 6 514 2048 1024 768`: the keys of a decode and of a prompt on the mean,
+    where both are in the batch."""
     told = decided_by(stats)
-    eighths = cdiv(EIGHTHS * told.total_seq_len, told.num_seqs * told.max_seq_len)
-    counts = told.num_seqs, told.num_tokens, told.num_decodes, told.max_query_len, told.max_seq_len
-    return f"{sizes(shape)} | {' '.join(str(n and few_keys(n)) for n in counts)} {eighths}"
+    decodes, prompts = (n and few_keys(n) for n in (told.num_decodes, told.prompts))
+    counts = decodes + prompts, few_keys(told.num_tokens), decodes, few_keys(told.max_query_len), told.max_seq_len
+    if told.prompt_seq_len is None:
+        keys = [cdiv(EIGHTHS * told.total_seq_len, told.num_seqs * told.max_seq_len)]
+    else:
+        of_decodes = (told.total_seq_len - told.prompt_seq_len) // told.num_decodes
+        keys = [few_keys(of_decodes), few_keys(cdiv(told.prompt_seq_len, told.prompts))]
+    return f"{sizes(shape)} | {' '.join(map(str, (*counts, *keys)))}"
 
 
 def stats_of(at: str) -> BatchStats:
     """The sizes of a key. Raises ValueError for malformed text."""
-    *counts, keys, eighths = map(int, at.partition(" | ")[2].split())
-    return BatchStats(*counts, keys, counts[0] * keys * eighths // EIGHTHS)
+    counts, told = (found := [int(n) for n in at.partition(" | ")[2].split()])[:SIZES], found[SIZES:]
+    if len(counts) < SIZES or len(told) not in (1, 2):
+        raise ValueError(f"key: found {at!r:.80}, allowed sizes of a batch")
+    stats = BatchStats(*counts, counts[0] * counts[-1] * told[0] // EIGHTHS)
+    stats = stats if len(told) == 1 else mixed(stats, *told)
+    most = stats.total_seq_len if len(told) == 1 else stats.num_decodes + stats.prompt_seq_len
+    return replace(stats, num_tokens=min(stats.num_tokens, most))  # no more than keys, for both were rounded up
 
 
 def built(like: Any, plain: Mapping[str, Any], older: bool = False) -> Any:

@@ -37,12 +37,27 @@ class BatchStats:
     max_query_len: int
     max_seq_len: int
     total_seq_len: int
+    prompt_seq_len: int | None = None  # keys of the other sequences; None: these are as long as decodes on the mean
 
     @classmethod
     def of(cls, lens: Lens) -> BatchStats:
         queries = [query_len for query_len, _ in lens]
         seqs = [seq_len for _, seq_len in lens]
-        return cls(len(lens), sum(queries), queries.count(1), max(queries, default=0), max(seqs, default=0), sum(seqs))
+        prompts = sum(seq_len for query_len, seq_len in lens if query_len != 1)
+        longest = max(queries, default=0), max(seqs, default=0)
+        return cls(len(lens), sum(queries), queries.count(1), *longest, sum(seqs), prompts)
+
+    @property
+    def prompts(self) -> int:
+        """Sequences that are no decodes."""
+        return self.num_seqs - self.num_decodes
+
+    @property
+    def keys_of_prompts(self) -> int:
+        """Keys of the sequences that are no decodes; their share of all keys where nobody said."""
+        if self.prompt_seq_len is None:
+            return self.total_seq_len * self.prompts // max(self.num_seqs, 1)
+        return self.prompt_seq_len
 
 
 def query_start_loc(lens: Lens) -> torch.Tensor:

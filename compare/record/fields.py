@@ -79,6 +79,7 @@ _DERIVED = dict.fromkeys(("gbps", "tflops", "floor_us", "floor_share"), AMOUNT) 
 _GATE = {"worst": object_of(AMOUNT), "page_sets": COUNT, "value_sets": COUNT}
 _SIZES = ("num_seqs", "num_tokens", "num_decodes", "max_query_len", "max_seq_len", "total_seq_len", "num_query_heads")
 _LOAD = dict.fromkeys((*_SIZES, "num_kv_heads", "head_size", "block_size", "kv_bytes", "flops"), COUNT)
+_LOAD |= {"prompt_seq_len": nothing_or(COUNT)}
 _PARTS = {"workload": _LOAD, "timing": _TIMING, "derived": _DERIVED, "gate": _GATE}
 
 _COUNTS = object_of(COUNT)

@@ -149,6 +149,7 @@ class WorkloadInfo:
     cache_style: str = "nhd"
     kv_bytes: int = 0
     flops: int = 0
+    prompt_seq_len: int | None = None  # None in older logs
 
 
 @dataclass(frozen=True)

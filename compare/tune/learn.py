@@ -28,7 +28,7 @@ import torch
 from common.choice import columns, cost
 from common.choice.learned import LABEL, apart
 from common.choice.model import LIMIT, Net, doubted
-from common.choice.portfolio import BOUND, CUT, ONE_LAUNCH, cut, per_slot
+from common.choice.portfolio import BOUND, CUT, ONE_LAUNCH, cut, longest, per_slot
 from common.choice.table import FORMULA, table, width
 from common.gpus import Gpu, resolve
 from common.serving.winners import Winner
@@ -80,7 +80,7 @@ class Data:
         self.table = table(batches, configs, self.constants, launched)
         self.over = self._over()
         whole = np.isin(configs["kernel"], [columns.KERNELS.index(name) for name in ONE_LAUNCH])
-        self.slots, self.most = per_slot(batches, undivided, whole), undivided.most[0]
+        self.slots, self.most = per_slot(batches, undivided, whole), longest(undivided, whole)
         self.cut = configs["long_num_segments"]
 
     def fit(self, parts: Sequence[np.ndarray], pool: Executor) -> list[Net]:

@@ -10,7 +10,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -135,9 +135,9 @@ def _asked(info: WorkloadInfo) -> tuple[AttentionShape, BatchStats]:
     of_shape = {name: getattr(info, name) for name in names}
     if BITS in info.features:
         of_shape["kv_dtype"] = EIGHT_BITS
-    sizes = info.num_seqs, info.num_tokens, info.num_decodes, info.max_query_len, info.max_seq_len, info.total_seq_len
+    sizes = {field.name: getattr(info, field.name) for field in fields(BatchStats)}
     sees = next((int(one.removeprefix(WINDOW)) for one in info.features if one.startswith(WINDOW)), EVERY_KEY)
-    return AttentionShape.from_dict(of_shape), decided_by(BatchStats(*sizes), sees)
+    return AttentionShape.from_dict(of_shape), decided_by(BatchStats(**sizes), sees)
 
 
 def _launched(kernel: str, config: Mapping[str, Any], stats: BatchStats) -> tuple[str, Mapping[str, Any]]:

@@ -144,4 +144,5 @@ def info(workload: Workload) -> WorkloadInfo:
         cache_style=workload.style,
         kv_bytes=needed.kv_bytes,
         flops=needed.flops,
+        prompt_seq_len=stats.prompt_seq_len,
     )

@@ -114,12 +114,12 @@ class Situation:
     @property
     def prompts(self) -> int:
         """Sequences that are no decodes."""
-        return max(self.stats.num_seqs - self.stats.num_decodes, 1)
+        return max(self.stats.prompts, 1)
 
     @property
     def prompt_keys(self) -> int:
-        """An upper bound of the keys of the longest prompt: twice the mean of the prompts if all keys were theirs."""
-        return max(min(self.keys, 2 * self.stats.total_seq_len // self.prompts), self.queries, 1)
+        """Keys of the longest prompt, if it has no more than twice as many as they have on the mean."""
+        return max(min(self.keys, 2 * self.stats.keys_of_prompts // self.prompts), self.queries, 1)
 
     def long_parts(self, tokens: int) -> int:
         """Parts of the prompts when each is cut into so many tokens and a rest; an upper bound if lengths differ."""

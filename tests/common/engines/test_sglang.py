@@ -180,10 +180,10 @@ def test_hints_are_what_the_host_knows_and_nothing_waits_for_what_it_does_not(ad
     engine = Engine(adapter, monkeypatch)
     step = engine.step([(12, 30), (1, 33), (1, 1)], mode=engine.modes.MIXED)
     engine.backend.init_forward_metadata(step)
-    assert tuple(engine.backend.forward_metadata.full.hints.values()) == (12, 33, 2, 64)
+    assert tuple(engine.backend.forward_metadata.full.hints.values()) == (12, 33, 2, 64, 30)
     step.seq_lens_cpu = None
     engine.backend.init_forward_metadata(step)
-    assert tuple(engine.backend.forward_metadata.full.hints.values()) == (12, None, 2, None)
+    assert tuple(engine.backend.forward_metadata.full.hints.values()) == (12, None, 2, None, None)
 
 
 def test_a_softcap_sinks_and_a_window_that_counts_the_keys_before_a_token_are_served(adapter, monkeypatch):

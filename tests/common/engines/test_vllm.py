@@ -168,23 +168,24 @@ def test_metadata_counts_decodes_and_leaves_lengths_to_the_device(adapter, monke
 
 
 @pytest.mark.parametrize(
-    ("given", "total"),
+    ("given", "total", "of_prompts"),
     [
-        ({}, None),
-        ({"_seq_lens_cpu": [30, 30, 5]}, 65),
-        ({"seq_lens_cpu_upper_bound": [30, 32, 5], "_seq_lens_cpu": [30, 30, 5]}, 67),
-        ({"seq_lens_cpu_upper_bound": [30, 30]}, None),  # of another batch
+        ({}, None, None),
+        ({"_seq_lens_cpu": [30, 30, 5]}, 65, 30),
+        ({"seq_lens_cpu_upper_bound": [30, 32, 5], "_seq_lens_cpu": [30, 30, 5]}, 67, 32),
+        ({"seq_lens_cpu_upper_bound": [30, 30]}, None, None),  # of another batch
     ],
     ids=["device", "copy", "bound", "shorter"],
 )
-def test_metadata_counts_the_keys_that_the_host_knows(adapter, monkeypatch, given, total):
+def test_metadata_counts_the_keys_that_the_host_knows(adapter, monkeypatch, given, total, of_prompts):
     engine = config()
     _, common = step_of([(1, 30), (9, 30), (1, 5)])
     for name, lengths in given.items():
         monkeypatch.setattr(common, name, torch.tensor(lengths), raising=False)
     made = builder(adapter, engine)
-    assert made.build(0, common).hints["total_seq_len"] == total
-    assert made.build_for_cudagraph_capture(common).hints["total_seq_len"] is None
+    found, captured = made.build(0, common).hints, made.build_for_cudagraph_capture(common).hints
+    assert (found["total_seq_len"], found["prompt_seq_len"]) == (total, of_prompts)
+    assert captured["total_seq_len"] is captured["prompt_seq_len"] is None
 
 
 @pytest.mark.parametrize(("kernel", "support"), [("triton/auto", "ALWAYS"), ("triton/static_grid", "ALWAYS")])

@@ -12,6 +12,7 @@ import torch
 import common.serving.prepared
 from common import gpus
 from common.cases.batch import make_batch
+from common.serving.arguments import HINTS
 from common.serving.choice import NO_GPU, Choice
 from common.serving.grid import (
     EIGHTHS,
@@ -97,11 +98,23 @@ def test_a_call_with_every_hint_decides_by_what_its_lengths_say():
     draw, eighths = random.Random(0), set()
     for lens in (drawn_lens(draw) for _ in range(1000)):
         stats = BatchStats.of(lens)
-        hints = stats.max_query_len, stats.max_seq_len, stats.num_decodes, stats.total_seq_len
+        hints = [getattr(stats, name) for name in HINTS]
         told = hinted_stats(stats.num_seqs, stats.num_tokens, stats.max_seq_len + draw.randint(0, 999), *hints)
         assert told == decided_by(stats), lens
-        eighths.add(EIGHTHS * told.total_seq_len // (told.num_seqs * told.max_seq_len))
+        if told.prompt_seq_len is None:
+            eighths.add(EIGHTHS * told.total_seq_len // (told.num_seqs * told.max_seq_len))
     assert len(eighths) == EIGHTHS
+
+
+def test_short_decodes_beside_long_prompts_are_told_from_long_decodes_beside_short_prompts():
+    """Both have as many keys in all; where nobody says whose they are, decodes and prompts share them evenly."""
+    lens = [(1, 100)] * 30 + [(87, 30_000)] * 2
+    swapped = [(1, 2007)] * 30 + [(87, 1395)] + [(87, 1395)]
+    first, second = decided_by(BatchStats.of(lens)), decided_by(BatchStats.of(swapped))
+    assert (first.total_seq_len - first.prompt_seq_len, first.prompt_seq_len) == (30 * 112, 2 * 32768)
+    assert (second.total_seq_len - second.prompt_seq_len, second.prompt_seq_len) == (30 * 2048, 2 * 1536)
+    unsaid = decided_by(dataclasses.replace(BatchStats.of(lens), prompt_seq_len=None))
+    assert (unsaid.total_seq_len - unsaid.prompt_seq_len, unsaid.prompt_seq_len) == (30 * 2048, 2 * 2048)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_negative_bit_is_refused_by_name(place, fresh):
 
 WHOLE = (int, np.int64, np.int32, np.uint8)
 REALS = (float, np.float64, np.float32, Fraction, np.float16)
-COUNTS = {"max_query_len": 2, "max_seq_len": 20, "num_decodes": 1, "total_seq_len": 29}
+COUNTS = {"max_query_len": 2, "max_seq_len": 20, "num_decodes": 1, "total_seq_len": 29, "prompt_seq_len": 20}
 NUMBERS = [(name, n, made) for name, n in COUNTS.items() for made in WHOLE]
 NUMBERS += [("softmax_scale", n, made) for n in (0.25, 1.0) for made in REALS] + [("softmax_scale", 1, int)]
 FIELDS = [(name, n, made) for name, n in (("sliding_window", 5), ("chunk", 4)) for made in WHOLE]

@@ -253,13 +253,13 @@ def test_slopes_and_chunks_are_ours() -> None:
 
 def test_scheduler_metadata_is_made_once_and_gives_the_hints():
     heard = {}
-    made = get_scheduler_metadata(2, 1, 40, num_decodes=2, total_seq_len=43, num_splits=0, num_heads_q=4, page_size=16)
+    made = get_scheduler_metadata(2, 1, 40, num_decodes=2, total_seq_len=43, prompt_seq_len=0, num_splits=0)
     facade = FlashAttention(lambda *tensors, **named: heard.update(named))
     tensors = torch.zeros(2, 4, 16), torch.zeros(3, 16, 2, 16), torch.zeros(3, 16, 2, 16)
     more = {"cu_seqlens_q": torch.tensor([0, 1, 2]), "seqused_k": torch.tensor([3, 40])}
     more["block_table"] = torch.zeros(2, 3, dtype=torch.int32)
     facade.flash_attn_varlen_func(*tensors, **more, max_seqlen_q=9, scheduler_metadata=made)
-    assert [heard[name] for name in HINTS] == [1, 40, 2, 43]
+    assert [heard[name] for name in HINTS] == [1, 40, 2, 43, 0]
     for wrong, argument in (
         ({"scheduler_metadata": torch.zeros(4, dtype=torch.int32)}, "scheduler_metadata"),
         ({"scheduler_metadata": get_scheduler_metadata(3, 1, 40)}, "scheduler_metadata"),

@@ -52,7 +52,7 @@ def test_opcheck_passes(dsl: str, suffix: str, tensors) -> None:
     call_of(dsl)
     operator = getattr(getattr(torch.ops, f"diptych_{dsl}"), f"paged_attention{suffix}")
     settings = (True, None, None, False, None, 0, False, False)
-    inputs = (*tensors, *[None] * 11, 3, 20, None, 29, None, *settings, "host")
+    inputs = (*tensors, *[None] * 11, 3, 20, None, 29, None, None, *settings, "host")
     written = (torch.empty_like(tensors[0]), torch.empty(tensors[0].shape[:2]), None, None) if suffix else ()
     found = torch.library.opcheck(operator, (*inputs, *written))
     assert len(found) == 4 and set(found.values()) == {"SUCCESS"}
@@ -71,13 +71,13 @@ def test_an_operator_passes_every_argument_on(tensors) -> None:
     operands = {name: torch.full((1,), float(i)) for i, name in enumerate(OPERANDS)}
     settings = (False, 9, 2.0, True, 5, 2, True, False)
     torch.ops.diptych_probe.paged_attention_out(
-        *tensors, key, value, *operands.values(), 3, 20, 1, 29, 0.5, *settings, "off", out, lse, workspace, None
+        *tensors, key, value, *operands.values(), 3, 20, 1, 29, 11, 0.5, *settings, "off", out, lse, workspace, None
     )
     features = arrived.pop("features")
     assert tuple(getattr(features, name) for name in SETTINGS) == settings
     assert all(getattr(features, name).data_ptr() == operand.data_ptr() for name, operand in operands.items())
     assert {*OPERANDS, *SETTINGS} == set(Features.__dataclass_fields__)
-    plain = HINTS | {"num_decodes": 1, "softmax_scale": 0.5, "validate": "off"}
+    plain = HINTS | {"num_decodes": 1, "prompt_seq_len": 11, "softmax_scale": 0.5, "validate": "off"}
     assert {name: arrived.pop(name) for name in plain} == plain
     given = {**dict(zip(TENSORS, tensors, strict=True)), "key": key, "value": value, "out": out, "lse": lse}
     given["workspace"] = workspace

@@ -131,9 +131,10 @@ def test_typical_batches_lie_within_the_capacity(limits, sizes):
 
 
 @pytest.mark.parametrize("stats", [
-    BatchStats(4, 4, 4, 1, 64, 256), BatchStats(3, 33, 2, 31, 64, 192), BatchStats(2, 10, 0, 5, 5, 10),
+    BatchStats(4, 4, 4, 1, 64, 256, 0), BatchStats(3, 33, 2, 31, 64, 192, 64), BatchStats(2, 10, 0, 5, 5, 10, 10),
+    BatchStats(3, 33, 2, 31, 96, 106, 96),
 ], ids=str)  # fmt: skip
 def test_a_batch_to_time_has_the_sizes_of_the_point(stats):
     batch = batch_of(SHAPE, stats, torch.device("cpu"))
     assert batch.stats == stats and batch.query_start_loc[-1] == stats.num_tokens == len(batch.query)
-    assert int(batch.block_table.max()) < len(batch.key_cache) and int(batch.seq_lens[0]) == stats.max_seq_len
+    assert int(batch.block_table.max()) < len(batch.key_cache) and int(batch.seq_lens.max()) == stats.max_seq_len

@@ -92,13 +92,13 @@ def test_a_number_is_told_from_one_that_is_equal_to_it(pair):
     for at in range(3):
         numbers = [[None, None, None] for _ in range(2)]
         numbers[0][at], numbers[1][at] = one, other
-        first, second = (told((1, 8, 1, None), *three, SAME) for three in numbers)
+        first, second = (told((1, 8, 1, None, None), *three, SAME) for three in numbers)
         assert first != second
 
 
 def test_whether_gradients_are_recorded_is_part_of_a_signature():
     def now():
-        return told((1, 8, 1, None), 0.5, True, None, SAME)
+        return told((1, 8, 1, None, None), 0.5, True, None, SAME)
 
     recorded = now()
     with torch.no_grad():
