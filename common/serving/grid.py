@@ -174,9 +174,9 @@ def hinted_keys(
     """
     if total_seq_len is None or max_seq_len is None:
         return None
-    if prompt_seq_len is not None and num_decodes is not None and max_query_len is not None:
-        if apart := means(num_seqs, num_decodes, max_query_len, total_seq_len, prompt_seq_len):
-            return apart
+    unknown = max_query_len is None or num_decodes is None or prompt_seq_len is None
+    if not unknown and (apart := means(num_seqs, num_decodes, max_query_len, total_seq_len, prompt_seq_len)):
+        return apart
     longest = max_seq_len if max_query_len is None or max_query_len < max_seq_len else max_query_len
     return eighths(num_seqs, KEYS[bisect_left(KEYS, longest, 0, len(KEYS) - 1)], total_seq_len)
 

@@ -38,7 +38,15 @@ def test_lengths_survive_the_round_trip(lens):
 
 def test_stats():
     stats = BatchStats.of(RAGGED)
-    assert stats == BatchStats(6, 35, num_decodes=2, max_query_len=17, max_seq_len=40, total_seq_len=69, prompt_seq_len=sum(seq for query, seq in RAGGED if query != 1))
+    assert stats == BatchStats(
+        6,
+        35,
+        num_decodes=2,
+        max_query_len=17,
+        max_seq_len=40,
+        total_seq_len=69,
+        prompt_seq_len=sum(seq for query, seq in RAGGED if query != 1),
+    )
     assert BatchStats.of([]) == BatchStats(0, 0, 0, 0, 0, 0, 0)
 
 
