@@ -4,7 +4,7 @@ Helion keeps nothing between processes: of two seconds a kernel it takes one and
 has the binary. Here each kernel's module lies in a file by what it was generated for: sources of this package,
 versions, device, config, and Helion's own key of the arguments. That key is whole only after tracing, when it is known
 which sizes the code holds; they are kept beside it (`_facts`) and compared with the arguments of the next process, by
-classes at least as fine as Helion's.
+classes at least as fine as Helion's. Behind the code stands Triton's key of it, which Triton would find by parsing it.
 
 A file is read where this user alone could have written it and its hash is right; any other is left alone with a
 warning, and the kernel is generated. Files are written whole and then named, so that processes may share the folder.
@@ -21,6 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +34,10 @@ from common.versions import here
 
 FOLDER = "DIPTYCH_HELION_CACHE"
 ALIGNED = 16  # bytes, of a tensor descriptor's base and strides
+HELPERS = ("torch._inductor.runtime.triton_helpers", "helion.runtime.triton.helpers")  # what generated code calls
 MOST_LANES = 256  # of a descriptor's block along a dimension on NVIDIA: longer dimensions are one class
 HEAD = re.compile(r"^@triton\.jit\n(?=def _helion_\w+\((.*)\):$)", re.MULTILINE)
+KERNEL = "_helion_"  # in the names of generated kernels
 SIZE = re.compile(r"\w+_size_\d+")  # of a tensor, as generated code names it
 counts: Counter[str] = Counter()  # kernels `generated` by this process, and those `loaded` in their place
 _functions: dict[str, Callable] = {}  # by file
@@ -128,7 +131,7 @@ class Kept:
         name = self._name(paths)
         _functions[name] = function
         try:
-            put_sealed(self._folder / f"{name}.py", Path(function.__code__.co_filename).read_text(encoding="utf-8"))
+            put_sealed(self._folder / f"{name}.py", _with_keys(function))
             put_sealed(self._folder / f"{self._base}.json", json.dumps(paths))
         except OSError as error:
             _ignored(self._folder, f"cannot be written: {error.strerror or error}")
@@ -145,6 +148,14 @@ class Kept:
     def _name(self, paths: Iterable[Trail]) -> str:
         named = dict(zip(self._kernel.signature.parameters, self._args, strict=False))
         return f"{self._base}-{_digest(repr([_fact(named, path) for path in paths]))}"
+
+
+def _with_keys(function: Callable) -> str:
+    """The source of a generated module, and Triton's keys of its kernels: their sources', and those of what they call
+    (`_made_by`). Triton takes a key that is there for its own."""
+    text = Path(function.__code__.co_filename).read_text(encoding="utf-8")
+    named = ((name, getattr(one, "cache_key", None)) for name, one in function.__globals__.items() if KERNEL in name)
+    return text + "".join(f"\n{name}.hash = {key!r}" for name, key in named if key)
 
 
 def _fact(named: dict[str, Any], path: Trail) -> Any:
@@ -199,12 +210,20 @@ def _keys(source: Any) -> Trail:
     return (*_keys(source.base), source.index)
 
 
+def _file_of(module: str) -> Path | None:
+    """None where this version has no such module, and generated code cannot call it."""
+    try:
+        return Path(import_module(module).__file__)
+    except ModuleNotFoundError:
+        return None
+
+
 @cache
 def _made_by() -> tuple[Any, ...]:
-    """What any code follows from beside its key: this package's sources, versions, and Helion's settings, but for where
-    it keeps its files."""
+    """What any code follows from beside its key: sources of this package and of HELPERS, versions, and Helion's
+    settings, but for where it keeps its files."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in [*sorted(Path(__file__).parent.rglob("*.py")), *filter(None, map(_file_of, HELPERS))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     settings = {name: value for name, value in os.environ.items() if name.startswith(("HELION_", "TRITON_F32"))}
     settings.pop("HELION_CACHE_DIR", None)

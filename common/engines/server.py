@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -133,7 +134,7 @@ class Server:
         gpu, kernel, given = gpu_of(self.device), self.kernel, stand_ins(features)
         if self._children is None or given is None or gpu is None or gpu.vendor != "nvidia":
             return
-        if stated := list(self._stated(new_kv=True)):
+        if stated := self._stated(new_kv=True):
             columns, slack = self.table_width(shape.block_size), self._planned["slack"]
             of = kernel.module.__name__, kernel.name, shape, given, self.limits
             self._children.add(Work(*of, columns, stated, gpu, slack, self.beside))
@@ -253,20 +254,8 @@ class Server:
             done = plan.measure(self.options.measure, stated, **given)
             log.info("%s: %d batches measured", self.kernel.id, done)
 
-    def _stated(self, new_kv: bool) -> Iterator[tuple[list[Point], bool]]:
-        """The batches to warm up, and whether their calls bring the step's K and V; decodes do not."""
-        seqs, keys = upto(self.limits.max_seqs), upto(self.limits.max_seq_len)
-        if self.options.warm == "none":
-            return
-        if self.options.warm.isdecimal():
-            seqs = [n for n in seqs if n <= int(self.options.warm)]
-        yield list(points(seqs, keys)), False
-        if self.options.warm in ("served", "all"):
-            tokens = min(self.limits.max_tokens, self.limits.max_seq_len)
-            longest = [n for n in upto(tokens) if n > 1 and (n & (n - 1) == 0 or n == tokens)]
-            for given in (True, False) if self.options.warm == "all" else (new_kv,):
-                if longest:
-                    yield list(prompts(seqs, keys, longest)), given
+    def _stated(self, new_kv: bool) -> Sequence[tuple[list[Point], bool]]:
+        return stated(self.options.warm, self.limits, new_kv)
 
     def is_same_step(self, plan: Plan, step: Any, layer: Any) -> bool:
         """Whether `plan` may reuse what an earlier layer planned for `step`; ask once for each call of a layer.
@@ -290,6 +279,25 @@ class Server:
     @property
     def plans(self) -> list[Plan]:
         return list(self._plans.values())
+
+
+@lru_cache(16)
+def stated(warm: str, limits: Limits, new_kv: bool) -> Sequence[tuple[list[Point], bool]]:
+    """The batches to warm up for `Options.warm`, and whether their calls bring the step's K and V; decodes do not. Each
+    layer asks."""
+    seqs, keys = upto(limits.max_seqs), upto(limits.max_seq_len)
+    if warm == "none":
+        return []
+    if warm.isdecimal():
+        seqs = [n for n in seqs if n <= int(warm)]
+    found = [(list(points(seqs, keys)), False)]
+    if warm in ("served", "all"):
+        tokens = min(limits.max_tokens, limits.max_seq_len)
+        longest = [n for n in upto(tokens) if n > 1 and (n & (n - 1) == 0 or n == tokens)]
+        for given in (True, False) if warm == "all" else (new_kv,):
+            if longest:
+                found.append((list(prompts(seqs, keys, longest)), given))
+    return found
 
 
 def _said(done: int, launches: int) -> None:

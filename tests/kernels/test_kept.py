@@ -14,7 +14,16 @@ from dsl_helion import kept
 from dsl_helion.kept import Kept
 
 HERE = Path(__file__).resolve().parent
-SOURCE = "def host(x):\n    return 2 * x\n"
+SOURCE = """
+class Jit:
+    cache_key, hash = "Triton's", None
+
+_helion_host = Jit()
+_helion_alias = 1
+
+def host(x):
+    return 2 * x
+"""
 
 
 class Kernel:
@@ -82,6 +91,12 @@ def test_what_was_kept_is_loaded_and_counted(place, tmp_path):
     assert kept.counts["loaded"] == before + 1
 
 
+def test_the_key_of_a_kernel_is_kept_beside_it(place, tmp_path):
+    keep(tmp_path)
+    there = one().load().__globals__
+    assert there["_helion_host"].hash == "Triton's" and there["_helion_alias"] == 1
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -138,6 +153,15 @@ def test_a_setting_of_helion_counts_but_for_where_its_files_lie(monkeypatch):
     assert made() == here
     monkeypatch.setenv("HELION_DEBUG_DTYPE_ASSERTS", "1")
     assert made() != here
+
+
+def test_what_generated_code_calls_is_part_of_what_made_it(monkeypatch):
+    made, helper = kept._made_by.__wrapped__, kept.HELPERS[0]
+    here = made()
+    monkeypatch.setattr(kept, "HELPERS", (helper, "helion.runtime.gone"))
+    one_of_two = made()
+    monkeypatch.setattr(kept, "HELPERS", (helper,))
+    assert made() == one_of_two != here
 
 
 @pytest.mark.parametrize("kind", ["*.py", "*.json"])
