@@ -12,7 +12,7 @@ short list (`few_segments`). A capacity therefore reaches few choices, and a war
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
@@ -78,6 +78,24 @@ def _of_one_unit(gpu: Gpu) -> Gpu:
 
 def _made_by(module: str) -> "Family":
     return import_module(module).FAMILY
+
+
+def frozen(plain: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The plain values of a config, hashable."""
+    return tuple((name, frozen(value) if isinstance(value, Mapping) else value) for name, value in plain.items())
+
+
+def _thawed(plain: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    return {name: _thawed(value) if isinstance(value, tuple) else value for name, value in plain}
+
+
+@lru_cache(4096)
+def _for_gpu(like: Any, plain: tuple[tuple[str, Any], ...], gpu: Gpu, new_kv: bool) -> Any:
+    """A config of the type of `like`; many batches share one."""
+    config = built(like, _thawed(plain), older=True)
+    config = changed(config, lambda _: ("overlap", "descriptors"), lambda _: gpu.tma)
+    config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
+    return changed(config, lambda _: ("new_kv",), lambda _: new_kv)
 
 
 @dataclass
@@ -326,10 +344,8 @@ class Family:
         Overlapped launches and tensor descriptors need TMA. A copy gets programs in proportion to the GPU's units. New
         K and V are read directly only where no sequence has a context.
         """
-        gpu, config = question.gpu, built(self.kernel(candidate.kernel).DEFAULT, candidate.config, older=True)
-        config = changed(config, lambda _: ("overlap", "descriptors"), lambda _: gpu.tma)
-        config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
-        config = changed(config, lambda _: ("new_kv",), lambda _: stats.max_seq_len <= few_keys(stats.max_query_len))
+        gpu, new_kv = question.gpu, stats.max_seq_len <= few_keys(stats.max_query_len)
+        config = _for_gpu(self.kernel(candidate.kernel).DEFAULT, frozen(candidate.config), gpu, new_kv)
         config = settled(config, question.shape, stats, gpu)
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
         return Choice(candidate.kernel, config, f"{LEARNED}/{known.gpu}.json", told)

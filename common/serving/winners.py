@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,17 @@ class Winner:
         return cls(**plain)
 
 
+@lru_cache
 def sizes(shape: AttentionShape) -> str:
     """`32:8:128 16 bfloat16 bfloat16`: heads, page, dtypes of the query and of the cache."""
     heads = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size}"
     heads = heads if shape.value_size is None else f"{heads}:{shape.value_size}"
     dtypes = " ".join(str(dtype).removeprefix("torch.") for dtype in (shape.dtype, shape.cache_dtype))
     return f"{heads} {shape.block_size} {dtypes}"
+
+
+def _sizes_of(key: str) -> str:
+    return key.partition(" | ")[0]
 
 
 def key(shape: AttentionShape, stats: BatchStats) -> str:
@@ -161,7 +167,8 @@ def path(dsl: str, gpu: Gpu) -> Path | None:
 
 
 class Winners:
-    """The winners of one DSL on one GPU: those shipped with the project, then those of the user's file.
+    """The winners of one DSL on one GPU: those shipped with the project, then those of the user's file. The code of
+    those that are shipped is compared where their shape is asked for.
 
     stale: kernels whose code has changed since the user timed them. unread: lines that are no winners.
     """
@@ -171,6 +178,7 @@ class Winners:
         for a file that cannot be read, ValueError for one that others may write to or that is too large."""
         self._file, self._stamp = file, stamp
         self._known: dict[tuple[str, str], Winner] = {}
+        self._shipped: dict[str, list[Winner]] = {}  # by shape, not compared yet; the last of a key first
         self.unread, stale = 0, set()
         for mine, plain in [*((False, one) for one in shipped), *((True, line) for line in self._lines())]:
             try:
@@ -178,11 +186,19 @@ class Winners:
             except (ValueError, TypeError, RecursionError):
                 self.unread += 1
                 continue
-            if one.stamp == stamp(one.kernel):
+            if not mine:
+                self._shipped.setdefault(_sizes_of(one.key), []).insert(0, one)
+            elif one.stamp == stamp(one.kernel):
                 self._known[one.of, one.key] = one
-            elif mine:
+            else:
                 stale.add(one.kernel)
         self.stale = tuple(sorted(stale))
+
+    def _compare(self, *shapes: str) -> None:
+        """Take the shipped winners of these shapes whose code is as it was; the user's own come first."""
+        for one in [one for shape in shapes for one in self._shipped.pop(shape, ())]:
+            if one.stamp == self._stamp(one.kernel):
+                self._known.setdefault((one.of, one.key), one)
 
     def _lines(self) -> Iterable[bytes]:
         if self._file is None or not self._file.exists():
@@ -200,19 +216,27 @@ class Winners:
         return "winners of this process" if self._file is None else str(self._file)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Winner]:
+        self._compare(*self._shipped)
         return iter(self._known.values())
+
+    def has(self, shape: AttentionShape) -> bool:
+        """Whether any batch of a shape has a winner."""
+        self._compare(sizes(shape))
+        return any(_sizes_of(at) == sizes(shape) for _, at in self._known)
 
     def find(self, of: str, shape: AttentionShape, stats: BatchStats) -> Winner | None:
         """The winner of a batch's key."""
+        self._compare(sizes(shape))
         return self._known.get((of, key(shape, stats))) if self._known else None
 
     def stats(self, of: str, shape: AttentionShape) -> Iterator[BatchStats]:
         """The sizes of a shape's winners, which a plan compiles ahead beside the grid's."""
+        self._compare(sizes(shape))
         for asked, at in self._known:
-            if asked == of and at.partition(" | ")[0] == sizes(shape):
+            if asked == of and _sizes_of(at) == sizes(shape):
                 yield stats_of(at)
 
     def drop(self, winner: Winner) -> None:

@@ -7,7 +7,7 @@ in the environment, the choice is that of dsl_triton/auto.py, which comparisons 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -90,7 +90,7 @@ class NativeFamily(Family):
         """As common.serving.choice.Family.choose; what is left to the portable kernels they choose themselves."""
         if self.allows(shape, gpu, needs) and heuristics in RANKED:
             found = super().choose(shape, stats, gpu, needs, heuristics, sees)
-            if found.kernel == KERNEL or found.measured or not self.winners(gpu):
+            if found.kernel == KERNEL or found.measured or not self.winners(gpu).has(shape):
                 return found
         return self.others.choose(shape, stats, gpu, needs, heuristics, sees)
 
@@ -161,6 +161,7 @@ def _native(shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int, besid
     return Choice(KERNEL, few_segments(config, shape, stats), "native/sm90_config.py", UNTUNED)
 
 
+@cache
 def _load(name: str) -> Any:
     return Sm90Prefill if name == KERNEL else import_module(f"..{name}", __package__)
 
