@@ -1,8 +1,10 @@
 """The plans of one engine: one for each kind of layer, over one workspace, compiled before the first request."""
 
+import gc
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -123,7 +125,9 @@ class Server:
         asked = features.names() | asked_of_shape(shape)
         for feature in sorted(asked - self.kernel.supports):
             raise UnsupportedFeature(self.kernel.id, feature, "any of " + ", ".join(sorted(self.kernel.supports)))
-        size = self.kernel.module.workspace_bytes(shape, *self.limits, self.device, features=features, **self._planned)
+        limits, options = (*self.limits, self.device), {"features": features, **self._planned}
+        with uncollected():
+            size = self.kernel.module.workspace_bytes(shape, *limits, **options)
         self.bytes_needed = max(self.bytes_needed, size)
         self._admitted.add(kind)
         self._compile_ahead(shape, features)
@@ -279,6 +283,18 @@ class Server:
     @property
     def plans(self) -> list[Plan]:
         return list(self._plans.values())
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """In this context the garbage collector rests: it would scan an engine's millions of objects for what all stays."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @lru_cache(16)
