@@ -41,6 +41,7 @@ KERNEL = "_helion_"  # in the names of generated kernels
 SIZE = re.compile(r"\w+_size_\d+")  # of a tensor, as generated code names it
 counts: Counter[str] = Counter()  # kernels `generated` by this process, and those `loaded` in their place
 _functions: dict[str, Callable] = {}  # by file
+_trails: dict[Path, list["Trail"]] = {}  # of files that were read
 Trail = tuple[Any, ...]  # of a fact: a parameter, the keys into it, then its kind and a dimension
 
 
@@ -127,23 +128,29 @@ class Kept:
         """Keep what was generated. bound: Helion's traced kernel. Nothing where its code may hold what has no fact."""
         if not self._base or (paths := _facts(self._kernel, bound, self._described)) is None:
             return
+        file = self._folder / f"{self._base}.json"
+        _trails.pop(file, None)  # another process may have added some
         paths = sorted({*paths, *(self._paths() or ())}, key=repr)
         name = self._name(paths)
         _functions[name] = function
         try:
             put_sealed(self._folder / f"{name}.py", _with_keys(function))
-            put_sealed(self._folder / f"{self._base}.json", json.dumps(paths))
+            put_sealed(file, json.dumps(paths))
         except OSError as error:
             _ignored(self._folder, f"cannot be written: {error.strerror or error}")
+        _trails.pop(file, None)
 
     def _paths(self) -> list[Trail] | None:
         """The facts that tell apart what was generated for this key; None where nothing was."""
-        if (text := _read(self._folder / f"{self._base}.json")) is None:
-            return None
-        try:
-            return [tuple(path) for path in json.loads(text)]
-        except (ValueError, TypeError) as error:
-            return _ignored(self._folder / f"{self._base}.json", str(error))
+        file = self._folder / f"{self._base}.json"
+        if file not in _trails:
+            if (text := _read(file)) is None:
+                return None
+            try:
+                _trails[file] = [tuple(path) for path in json.loads(text)]
+            except (ValueError, TypeError) as error:
+                return _ignored(file, str(error))
+        return _trails[file]
 
     def _name(self, paths: Iterable[Trail]) -> str:
         named = dict(zip(self._kernel.signature.parameters, self._args, strict=False))
