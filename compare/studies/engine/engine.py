@@ -10,6 +10,7 @@
 An engine is NAME:GRAPHS: a kernel's id (triton/auto, triton/native.auto, helion/auto, ...), fa3 or vllm_triton, with
 full, always (full ones of any mixture), partial or eager graphs. Each is a vLLM in a process of its own, one at the GPU
 at a time; the next one imports meanwhile. With new --caches its start is a first one, with the same again a second.
+They write Python's bytecode, whatever PYTHONDONTWRITEBYTECODE says: a start reads it where a package was installed.
 --at-once starts all of them beside each other, which has no start to tell, and measures them one by one.
 docs/results/<gpu>/engine has one row for each measurement, figures and a page of them; another scenario (model, limits,
 trace, prefix caching) belongs into another folder. What was measured is not measured again: of our kernels while their
@@ -198,7 +199,7 @@ def all_engines(
                 print(f"left out: {named(task)}", file=sys.stderr)
                 continue
             began, said = threading.Event(), lambda text: print(text, file=sys.stderr, flush=True)
-            processes.append(Child(command, dict(os.environ), name=named(task)))
+            processes.append(Child(command, os.environ | {"PYTHONDONTWRITEBYTECODE": ""}, name=named(task)))
             arguments = (run, task, processes[-1], deadline, began, stopped, said)
             threads.append(threading.Thread(target=one_engine, args=arguments, daemon=True))
             threads[-1].start()

@@ -87,6 +87,17 @@ def test_the_winner_of_a_key_comes_before_the_rules(kernels):
     assert [one.config for one in named] == [Part(8, 2), Part(16)]
 
 
+def test_the_code_of_a_shipped_winner_is_compared_where_its_shape_is_asked_for(kernels):
+    asked, plain = [], json.loads(json.dumps(dataclasses.asdict(winner(kernels))))
+    own = dataclasses.replace(winner(kernels, row="own"), stamp="of the code")
+    other = plain | {"key": key(dataclasses.replace(SHAPE, head_size=96), TIMED)}
+    winners.append(file(), own)
+    found = winners.Winners(file(), [plain, other], lambda name: asked.append(name) or "of the code")
+    assert found.find("auto", SHAPE, TIMED).row == "own" and found.has(SHAPE) and len(asked) == 2
+    assert not found.has(dataclasses.replace(SHAPE, head_size=32)) and len(asked) == 2
+    assert len(found) == 1 and len(asked) == 3, "of another code"
+
+
 def test_what_a_capacity_reaches_has_the_winners_within_it(kernels):
     odd = BatchStats.of([(1, 5000)] * 5 + [(1, 100)] * 2)
     beyond = winner(kernels, BatchStats.of([(1, 64)] * 99), row="beyond")

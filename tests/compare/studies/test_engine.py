@@ -313,6 +313,16 @@ def test_engines_that_start_at_once_do_not_wait_for_each_other_to_start(tmp_path
     }  # fmt: skip
 
 
+def test_a_start_reads_bytecode_as_where_packages_are_installed(tmp_path, monkeypatch):
+    """Without it each start of an engine compiles the sources of Helion and of what it imports."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    said = """import json, sys; print(json.dumps({"part": "said", "writes": not sys.dont_write_bytecode}))"""
+    engine.all_engines(run, tasks("fa3"), 1e12, [sys.executable, "-c", said])
+    run.close()
+    assert [row["writes"] for row in run.rows if row["part"] == "said"] == [True]
+
+
 CHILD = """
 import json, sys
 task = json.loads(sys.stdin.readline())
