@@ -1,5 +1,6 @@
 """What a server compiles before the first request: every step that its limits allow, whatever kernel is chosen."""
 
+import gc
 import random
 
 import pytest
@@ -136,3 +137,12 @@ def test_children_compile_all_layers_whose_code_follows_from_sizes(monkeypatch, 
     for work in given:
         assert work.columns == 192 and work.gpu == h200 and len(work.stated) == 2
         assert all(getattr(work.features, name).eq(0).all() for name in tensors)
+
+
+def test_the_collector_rests_while_a_layer_is_admitted(monkeypatch):
+    server, seen = Server(Options(), LIMITS, torch.device("cpu")), []
+    ask = server.kernel.module.workspace_bytes
+    asked = lambda *of, **options: (seen.append(gc.isenabled()), ask(*of, **options))[1]  # noqa: E731
+    monkeypatch.setattr(server.kernel.module, "workspace_bytes", asked)
+    server.admit(SHAPE, Features())
+    assert seen == [False] and gc.isenabled()
