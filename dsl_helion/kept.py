@@ -37,7 +37,7 @@ ALIGNED = 16  # bytes, of a tensor descriptor's base and strides
 HELPERS = ("torch._inductor.runtime.triton_helpers", "helion.runtime.triton.helpers")  # what generated code calls
 MOST_LANES = 256  # of a descriptor's block along a dimension on NVIDIA: longer dimensions are one class
 HEAD = re.compile(r"^@triton\.jit\n(?=def _helion_\w+\((.*)\):$)", re.MULTILINE)
-KERNEL = "_helion_"  # in the names of generated kernels
+KERNEL = "_helion_"  # how the names of generated kernels begin
 SIZE = re.compile(r"\w+_size_\d+")  # of a tensor, as generated code names it
 counts: Counter[str] = Counter()  # kernels `generated` by this process, and those `loaded` in their place
 _functions: dict[str, Callable] = {}  # by file
@@ -161,8 +161,9 @@ def _with_keys(function: Callable) -> str:
     """The source of a generated module, and Triton's keys of its kernels: their sources', and those of what they call
     (`_made_by`). Triton takes a key that is there for its own."""
     text = Path(function.__code__.co_filename).read_text(encoding="utf-8")
-    named = ((name, getattr(one, "cache_key", None)) for name, one in function.__globals__.items() if KERNEL in name)
-    return text + "".join(f"\n{name}.hash = {key!r}" for name, key in named if key)
+    named = {name: one for name, one in function.__globals__.items() if name.startswith(KERNEL)}
+    keys = {name: one.cache_key for name, one in named.items() if hasattr(one, "cache_key")}
+    return text + "".join(f"\n{name}.hash = {key!r}" for name, key in keys.items())
 
 
 def _fact(named: dict[str, Any], path: Trail) -> Any:

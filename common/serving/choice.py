@@ -80,9 +80,9 @@ def _made_by(module: str) -> "Family":
     return import_module(module).FAMILY
 
 
-def frozen(plain: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _frozen(plain: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """The plain values of a config, hashable."""
-    return tuple((name, frozen(value) if isinstance(value, Mapping) else value) for name, value in plain.items())
+    return tuple((name, _frozen(value) if isinstance(value, Mapping) else value) for name, value in plain.items())
 
 
 def _thawed(plain: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
@@ -345,7 +345,7 @@ class Family:
         K and V are read directly only where no sequence has a context.
         """
         gpu, new_kv = question.gpu, stats.max_seq_len <= few_keys(stats.max_query_len)
-        config = _for_gpu(self.kernel(candidate.kernel).DEFAULT, frozen(candidate.config), gpu, new_kv)
+        config = _for_gpu(self.kernel(candidate.kernel).DEFAULT, _frozen(candidate.config), gpu, new_kv)
         config = settled(config, question.shape, stats, gpu)
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
         return Choice(candidate.kernel, config, f"{LEARNED}/{known.gpu}.json", told)
