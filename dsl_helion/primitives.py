@@ -130,9 +130,10 @@ def wide_index(number):
 
 
 def find_slots(block_table, seq, j, key_pos, first_key, end_key, f, block_size, page_rows, gather, tile_size, masked):
-    """What load_kv_tile indexes the cache with, int64, in one of three forms (binding.Gather).
+    """What load_kv_tile indexes the cache with, in one of three forms (binding.Gather).
 
-    page: page ids [tile_size // block_size]. flat: rows [tile_size]. 2idx: page ids and slots [tile_size].
+    page: page ids, int64 [tile_size // block_size]. flat: rows, int32 [tile_size]. 2idx: page ids and slots, int64
+    [tile_size].
     Only pages with a key of first_key .. end_key are looked up: past the sequence the table ends or holds garbage. With
     `masked` other keys take the nearest such page, whose slots may still hold NaN.
     """
@@ -143,7 +144,7 @@ def find_slots(block_table, seq, j, key_pos, first_key, end_key, f, block_size, 
         index = nearest_page(index, first_key, end_key, f, block_size)
     page = hl.load(block_table, [seq.to(torch.int64), index])
     if gather == "flat":  # in 32 bits, which hold all rows (binding.gather_form): page_rows is no constant
-        page = page.to(torch.int32) * page_rows + slot
+        return page.to(torch.int32) * page_rows + slot, slot
     return page.to(torch.int64), slot.to(torch.int64)
 
 
@@ -174,11 +175,11 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_si
             at = [page.unsqueeze(1), hl.arange(block_size).unsqueeze(0), wide_index(kv_head), slice(None)]
         else:
             at = [page, slice(None), kv_head, slice(None)]
-    elif gather == "flat" and not isinstance(kv_head, torch.Tensor):
-        at = [page, kv_head, slice(None)]
+    elif gather == "flat" and not isinstance(kv_head, torch.Tensor) and not is_power_of_two(cache.size(-1)):
+        at = [page.to(torch.int64), kv_head, slice(None)]
         keep = wanted.unsqueeze(1)
-    else:
-        keys = [page.unsqueeze(1)] if gather == "flat" else [page.unsqueeze(1), slot.unsqueeze(1)]
+    else:  # rows are widened behind their second axis: before it Triton moves them between threads twice, for K and V
+        keys = [page.unsqueeze(1).to(torch.int64)] if gather == "flat" else [page.unsqueeze(1), slot.unsqueeze(1)]
         if is_power_of_two(cache.size(-1)):
             at, keep = [*keys, wide_index(kv_head), hl.arange(cache.size(-1)).unsqueeze(0)], wanted.unsqueeze(1)
         else:
@@ -204,7 +205,7 @@ def load_keys(cache, page, slot, kv_head, wanted, f, block_size, gather, tile_si
         x = hl.load(cache, [page.unsqueeze(0).unsqueeze(2), slots, head, lane.unsqueeze(2)])
         x = x.reshape(cache.size(-1), tile_size)
     elif gather == "flat":
-        x = hl.load(cache, [page.unsqueeze(0), head, lane])
+        x = hl.load(cache, [page.unsqueeze(0).to(torch.int64), head, lane])
     else:
         x = hl.load(cache, [page.unsqueeze(0), slot.unsqueeze(0), head, lane])
     return dequantise(x, dtype)
