@@ -18,6 +18,7 @@ from compare.workloads.cost import cost
 
 MAX_SETS = 512
 _DRAWN = ("query", "key_cache", "value_cache", "key", "value")  # the tensors that `fill_values` writes
+COPY_BYTES = 2**28  # of K or V at once: a page set may be half of the GPU's memory
 MIN_CYCLE_BYTES = 512 * 2**20  # bytes between two visits to a page: more than any last-level cache of the GPU table
 
 
@@ -62,9 +63,12 @@ class Arena:
         """Copy the pages of set 0, and the scales of their tokens, to every other set."""
         first, scales = self.batches[0], (self.features.key_scale, self.features.value_scale)
         by_page = [first.key_cache, first.value_cache, *filter(is_per_token, scales)]
-        for pages in self._pages[1:]:
-            for tensor in by_page:
-                tensor[pages] = tensor[self._pages[0]]
+        for tensor in by_page:
+            at_once = max(COPY_BYTES // max(tensor[:1].nbytes, 1), 1)
+            source = self._pages[0].split(at_once)
+            for pages in self._pages[1:]:
+                for part, of in zip(pages.split(at_once), source, strict=True):
+                    tensor[part] = tensor[of]
 
     def set_values(self, index: int) -> None:
         """Put the index-th values into the same buffers: a captured graph then meets another step."""

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+import compare.bench.arena
 import fake_kernels
 from common.spec.kernel import Precision
 from common.spec.paged_batch import E4M3
@@ -120,7 +121,9 @@ def test_rows_of_nobody_must_stay_as_they_were():
         judged("pads", pad_tokens=2)
 
 
-def test_page_sets_hold_the_same_values_on_other_pages():
+@pytest.mark.parametrize("at_once", [2**28, 3000])
+def test_page_sets_hold_the_same_values_on_other_pages(monkeypatch, at_once):
+    monkeypatch.setattr(compare.bench.arena, "COPY_BYTES", at_once)
     arena = Arena(BF16, 3, "cpu")
     tables = [batch.block_table for batch in arena.batches]
     assert all(not tables[0].equal(table) for table in tables[1:])
