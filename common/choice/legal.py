@@ -14,21 +14,26 @@ from common.spec import AttentionShape
 from common.spec.metadata import power_of_two
 
 Columns = dict[str, np.ndarray]  # of batches, or of candidates, by name
+GATHERS = ("key", "run", "page", "flat", "2idx")
+BY_KEY = tuple(map(GATHERS.index, ("key", "flat")))  # an address for each key
 KERNELS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged", "native.sm90_prefill")
 
 MOST_SEGMENTS = 128  # what a reduction's tile holds
 FILLED = 200  # of a thread's 255 registers: most compiled candidates beyond it spill, and none was near a best
 WARP_GROUP_ROWS = 64  # from which a product takes its operands from shared memory
-REGISTER_BYTES = 4
+REGISTER_BYTES, ADDRESS_BYTES, LOAD_BYTES = 4, 8, 16
 LEAST_LANES = 16  # of a matrix product
 PART_LANES, PART_ROWS = 256, 128  # of values: as many as so many rows may sum in eight warps
 
 
-def in_registers(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any, cache_bytes: Any) -> Any:
-    """Registers of a thread that sums and scores fill, and a tile of K where a product takes its operands from there.
-    Compiled kernels spill beyond; numbers or arrays."""
-    operands = np.where(rows < WARP_GROUP_ROWS, tile * lanes * cache_bytes / REGISTER_BYTES, 0.0)
-    return (rows * (values + tile) + operands) / threads
+def in_registers(
+    rows: Any, tile: Any, threads: Any, lanes: Any, values: Any, cache_bytes: Any, by_key: Any = False
+) -> Any:
+    """Registers of a thread that sums and scores fill, and a tile of K where a product takes its operands from there;
+    else the addresses of a tile of K and V that is read by keys. Compiled kernels spill beyond; numbers or arrays."""
+    addresses = tile * (lanes + values) * cache_bytes / LOAD_BYTES * ADDRESS_BYTES
+    held = np.where(rows < WARP_GROUP_ROWS, tile * lanes * cache_bytes, np.where(by_key, addresses, 0.0))
+    return (rows * (values + tile) + held / REGISTER_BYTES) / threads
 
 
 def registers(rows: Any, tile: Any, threads: Any, lanes: Any, values: Any) -> Any:
@@ -72,11 +77,11 @@ def staged_rows(gpu: Gpu) -> float:
 
 def holds(
     rows: Any, tile: Any, threads: Any, stages: Any, lanes: Any, values: Any, query_bytes: Any, cache_bytes: Any,
-    shared: Any, staged: Any, dense: Any = False,
+    shared: Any, staged: Any, dense: Any = False, by_key: Any = False,
 ) -> Any:  # fmt: skip
     """Whether a program of so many rows fits; numbers or arrays. lanes, values: powers of two, of K and of V. shared:
     bytes. staged: as staged_rows. dense: tiles are blocks of contiguous keys, as those of `unpaged`, which sums values
-    in parts.
+    in parts. by_key: as of in_registers.
 
     Shared memory has K and V of each stage in flight, and Q; V beside a query of 8 bits is multiplied in fp16. Beside a
     staged P there are a float a row, and in float32 a tile of K or V once more.
@@ -88,7 +93,7 @@ def holds(
     held = keys * (lanes * query_bytes + values * np.maximum(query_bytes, 2)) + rows * lanes * query_bytes
     again = np.where(query_bytes > 2, tile * np.maximum(lanes, values) * query_bytes, 0)
     held = held + np.where(rows < staged, rows * (tile * np.maximum(query_bytes, 2) + REGISTER_BYTES) + again, 0)
-    return (held <= shared) & (in_registers(rows, tile, threads, lanes, values, cache_bytes) <= FILLED)
+    return (held <= shared) & (in_registers(rows, tile, threads, lanes, values, cache_bytes, by_key) <= FILLED)
 
 
 def fits(b: Columns, c: Columns, part: str) -> np.ndarray:
@@ -96,12 +101,17 @@ def fits(b: Columns, c: Columns, part: str) -> np.ndarray:
     rows = np.maximum(c[part + "block_m"], 2 ** np.ceil(np.log2(b["ratio"])))
     tile, warps, stages = (c[part + name] for name in ("tile_size", "num_warps", "num_stages"))
     of = (b[name] for name in ("lanes", "value_lanes", "bytes", "cache_bytes", "shared", "staged"))
-    return holds(rows, tile, warps * b["warp"], stages, *of, is_dense(c, part))
+    return holds(rows, tile, warps * b["warp"], stages, *of, is_dense(c, part), is_by_key(c, part))
 
 
 def is_dense(c: Columns, part: str) -> np.ndarray:
     """Whether candidates' launches of `part` read blocks of contiguous keys."""
     return (c["kernel"] == KERNELS.index("unpaged")) & (part == "long_")
+
+
+def is_by_key(c: Columns, part: str) -> np.ndarray:
+    """Whether candidates' launches of `part` read tiles by an address for each key."""
+    return np.isin(c[part + "gather"], BY_KEY) & ~is_dense(c, part)
 
 
 def fits_one(

@@ -91,7 +91,7 @@ def test_of_many_candidates_fits_what_fits_of_one(gpu):
         batch = columns.batches([(shape, DECODES, gpu)])
         for rows, tile, warps, stages in itertools.product((16, 64, 128), (32, 128, 256), (1, 8), (1, 3, 6)):
             part = {"block_m": rows, "tile_size": tile, "num_warps": warps, "num_stages": stages}
-            of_many = legal.fits(batch, columns.configs([("q_block", part)], "triton"), "long_")[0]
+            of_many = legal.fits(batch, columns.configs([("q_block", part | {"gather": "run"})], "triton"), "long_")[0]
             assert of_many == legal.fits_one(rows, tile, warps, stages, shape, gpu), (shape, part)
             found.add(bool(of_many))
     assert found == {True, False}
@@ -126,3 +126,16 @@ def test_a_block_of_keys_that_products_read_is_not_loaded_meanwhile():
     shape, part = AttentionShape(16, 8, 256, 16), (64, 64, 8, 4)
     assert legal.fits_one(*part, shape, H200) and not legal.fits_one(*part, shape, H200, dense=True)
     assert legal.fits_one(32, *part[1:], shape, H200, dense=True)
+
+
+def test_addresses_of_a_tile_that_is_read_by_keys_fill_registers():
+    """Of 64 rows and heads of 256 lanes in four warps; of fewer rows a tile of K is there itself."""
+    batch = columns.batches([(AttentionShape(32, 8, 256), BatchStats(9, 45, 0, 5, 4096, 9 * 4096), H200)])
+    part = {"block_m": 64, "tile_size": 64, "num_warps": 4, "num_stages": 2}
+    for name, changed, held in [
+        ("run", {}, True), ("key", {}, False), ("key", {"num_warps": 8}, True), ("key", {"block_m": 32}, True),
+    ]:  # fmt: skip
+        one = columns.configs([("parallel_softmax", part | changed | {"gather": name})], "triton")
+        assert legal.fits(batch, one, "short_")[0] == held, (name, changed)
+    flat = columns.configs([("parallel_softmax", part | {"gather": "flat"})], "helion")
+    assert not legal.fits(batch, flat, "short_")[0]
