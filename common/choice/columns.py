@@ -19,7 +19,6 @@ from common.choice.legal import (
     WARP_GROUP_ROWS,
     Columns,
     in_registers,
-    is_by_key,
     is_dense,
     part_lanes,
     registers,
@@ -124,8 +123,7 @@ def whole(b: Columns, c: Columns) -> Undivided:
     prompt = _prompt(b)
     query = np.where(b["prompts"] > 0, 1.0, b["tokens"] / b["seqs"])
     of = {name: _both(c["long_" + name], c["short_" + name]) for name in NEUTRAL if name != "num_segments"}
-    of |= {"dense": _both(is_dense(c, "long_"), is_dense(c, "short_"))}
-    of |= {"by_key": _both(is_by_key(c, "long_"), is_by_key(c, "short_"))}
+    of["dense"] = _both(is_dense(c, "long_"), is_dense(c, "short_"))
     of["parted"] = _both(_in_parts(b, c), np.array(False))
     seqs, keys = _both(b["prompts"], b["shorts"]), _both(b["keys_of_prompts"], b["keys_of_shorts"])
     return _undivided(b, of, seqs, _both(prompt, query), keys)
@@ -167,7 +165,7 @@ def _undivided(b: Columns, c: Columns, seqs: np.ndarray, query: np.ndarray, keys
         held=_held(b | {"lanes": lanes}, rows, tile, threads, stages, values, kv_bytes, dense, c["registers"]),
         products_us=flops / (b["peak"] * np.where(rows >= WARP_GROUP_ROWS, 1.0, OF_SHORT_MMA)),
         instructions=7 * rows * tile / threads + kv_bytes / REGISTER_BYTES / threads + 2 * rows * values / threads,
-        filled=in_registers(rows, tile, threads, lanes, values, b["cache_bytes"], c["by_key"]),
+        filled=in_registers(rows, tile, threads, lanes, values, b["cache_bytes"]),
     )
 
 
