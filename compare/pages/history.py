@@ -33,6 +33,7 @@ RESULTS, PICTURES = ROOT / "docs" / "results", ROOT / "docs" / "pictures"
 KERNELS = {"triton/auto": "Triton", "helion/auto": "Helion", "triton/native.auto": "Gluon (Hopper only)"}
 LOOKS = {"triton/auto": ("#0072B2", "o"), "helion/auto": ("#D55E00", "D"), "triton/native.auto": ("#009E73", "s")}
 SUITES = ("peers", "serving")
+MOST_DAYS = 6  # that an axis names; with more their labels meet
 PAGE = ROOT / "docs" / "comparing-runs.md"
 BLOCK = re.compile(r"<!-- dated: history (\w+) -->\n.*?<!-- end dated -->", re.DOTALL)
 LACKS, LOST, SHOWN = 0.25, 0.1, 12
@@ -161,7 +162,9 @@ def drawn(found: Mapping[str, Sequence[Point]]) -> str:
         ax.axhline(1, color="#000000", linewidth=1)
         ax.set_title(f"{kind}, {'/'.join(map(str, sorted(counts)))} rows of {suite}", fontsize=10)
         ax.tick_params(labelbottom=True)
-        ax.set_xticks(range(len(days)), [day[5:] for day in days], fontsize=8)
+        every = -(-len(days) // MOST_DAYS)
+        told = range((len(days) - 1) % every, len(days), every)
+        ax.set_xticks(told, [days[i][5:] for i in told], fontsize=8)
     _legend(figure, axes.flat, usual)
     return style.text_of(figure)
 
