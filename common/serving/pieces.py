@@ -11,17 +11,20 @@ from common.serving.grid import KEYS, power_of_two
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats
 
-# The most scratch for partial results of short queries. Without a limit many segments of many sequences would ask for
+# The most scratch for partial results. Without a limit many segments of many sequences would ask for
 # gigabytes, though far fewer programs fill a GPU.
 MOST_PARTS_BYTES = 2**28
 
 
 def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
-    """Round num_segments of a config and its parts to the nearest of KEYS, within MOST_PARTS_BYTES of scratch.
+    """Round num_segments of a config and its parts to the nearest of KEYS, within MOST_PARTS_BYTES of scratch. Where
+    one launch serves all queries, those of prompts leave partial results too.
 
     What is no dataclass is returned as it is.
     """
-    tokens = max(stats.num_seqs, 1) * min(max(stats.max_query_len, 1), SHORT_QUERY)
+    longest = max(stats.max_query_len, 1)
+    longest = longest if hasattr(config, "num_segments") else min(longest, SHORT_QUERY)
+    tokens = max(stats.num_seqs, 1) * longest
     most = MOST_PARTS_BYTES // (4 * tokens * shape.num_query_heads * (shape.value_lanes + 2))
     return _with_segments(config, max(min(most, MOST_SEGMENTS), 1))
 

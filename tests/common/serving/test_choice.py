@@ -166,6 +166,13 @@ def test_segments_are_the_nearest_of_a_short_list(wanted, found):
     both = few_segments(Nested(Part(1, 128), Part(wanted)), SHAPE, stats)
     assert both == Nested(Part(1, 128), Part(found))
     assert few_segments(few_segments(Part(wanted), SHAPE, stats), SHAPE, stats) == Part(found)
+
+
+def test_partial_results_of_prompts_are_counted_where_one_launch_serves_all_queries():
+    """128 sequences of up to 64 tokens: seven segments of all of them would take 0.9 GiB."""
+    stats = BatchStats.of([(1, 2048)] * 127 + [(64, 2048)])
+    assert few_segments(Part(7), SHAPE, stats) == Part(1)
+    assert few_segments(Nested(Part(1), Part(7)), SHAPE, stats) == Nested(Part(1), Part(7))
     assert few_segments("a config of another kind", SHAPE, stats) == "a config of another kind"
 
 
