@@ -21,7 +21,7 @@ KERNELS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged", "native.
 MOST_SEGMENTS = 128  # what a reduction's tile holds
 FILLED = 200  # of a thread's 255 registers: most compiled candidates beyond it spill, and none was near a best
 WARP_GROUP_ROWS = 64  # from which a product takes its operands from shared memory
-REGISTER_BYTES, ADDRESS_BYTES, LOAD_BYTES = 4, 8, 16
+REGISTER_BYTES = 4
 LEAST_LANES = 16  # of a matrix product
 PART_LANES, PART_ROWS = 256, 128  # of values: as many as so many rows may sum in eight warps
 
@@ -31,7 +31,7 @@ def in_registers(
 ) -> Any:
     """Registers of a thread that sums and scores fill, and a tile of K where a product takes its operands from there;
     else the addresses of a tile of K and V that is read by keys. Compiled kernels spill beyond; numbers or arrays."""
-    addresses = tile * (lanes + values) * cache_bytes / LOAD_BYTES * ADDRESS_BYTES
+    addresses = tile * (lanes + values) * cache_bytes / 2  # bytes: one of 8 loads 16
     held = np.where(rows < WARP_GROUP_ROWS, tile * lanes * cache_bytes, np.where(by_key, addresses, 0.0))
     return (rows * (values + tile) + held / REGISTER_BYTES) / threads
 
