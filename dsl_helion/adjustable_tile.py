@@ -91,7 +91,7 @@ def _long_queries_kernel(
     seq_lens: torch.Tensor,  # i32 [num_seqs]
     out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
-    query_rest: torch.Tensor,  # of two parts the lanes behind the first (head_parts.py), else none
+    query_rest: torch.Tensor,  # of two parts the lanes behind the first (head_parts.py), else as above and not read
     key_rest: torch.Tensor,
     value_rest: torch.Tensor,
     out_rest: torch.Tensor,

@@ -36,11 +36,12 @@ BOX = 256  # lanes at most of a box of Helion's descriptors on NVIDIA; tiles of 
 def in_parts(tensors: tuple[torch.Tensor, ...], parts: int) -> tuple[torch.Tensor, ...]:
     """The tensors as views of their first lanes, then views of the rest.
 
-    Of one part the rest have no lanes: Helion warns where `hl.specialize` stands under a condition, as for None it
-    would, and takes no stride of a tensor that is passed twice for a constant.
+    Of one part the rest are views of the same lanes: Helion warns where `hl.specialize` stands under a condition, as
+    for None it would, takes no stride of a tensor that is passed twice for a constant, and with views of no lanes drops
+    the indices of other tensors' lanes.
     """
     if parts == 1:
-        return (*tensors, *(tensor[..., :0] for tensor in tensors))
+        return (*tensors, *(tensor[..., :] for tensor in tensors))
     return (*(tensor[..., :FIRST] for tensor in tensors), *(tensor[..., FIRST:] for tensor in tensors))
 
 
