@@ -3,7 +3,6 @@
 `paged_attention` is the public call; `plan_paged_attention` the one for serving, which owns its scratch.
 """
 
-from functools import cache
 from importlib import import_module
 
 from common.serving.call import PagedAttention
@@ -18,8 +17,7 @@ CONTRACT = Precision()
 
 # `split` has no scratch, so it can take the place of any other at a launch
 KERNELS = ("adjustable_tile", "parallel_softmax", "unpaged", "split", "q_block")
-LOAD = cache(lambda name: import_module(f".{name}", __package__))
-FAMILY = Family("helion", KERNELS, LOAD, fixed_pages=True)
+FAMILY = Family("helion", KERNELS, lambda name: import_module(f".{name}", __package__), fixed_pages=True)
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)

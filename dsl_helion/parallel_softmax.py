@@ -41,12 +41,13 @@ from dsl_helion.features import bundle, finished, narrow, query_operand, row_ope
 from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
-    begins,
     is_other,
     join_sums,
     load_rows,
     normalise,
+    other_half,
     q_block_rows,
+    sequence_at,
     softmax_init,
     store_lse,
     store_partial,
@@ -148,17 +149,10 @@ def _segments_kernel(
             left = hl.zeros([], dtype=torch.int32)
             right = hl.full([], num_seqs, dtype=torch.int32)
             seq = torch.minimum(block - div(block + 1, block_q + 1), right - 1)
-            query_start = query_start_loc[seq]
-            query_end = query_start_loc[seq + 1]
-            seq_len = seq_lens[seq]
+            query_start, query_end, seq_len = sequence_at(query_start_loc, seq_lens, seq)
             while is_other(block, query_start, query_end, seq, left, right, block_q):
-                after = begins(block, query_start, seq, block_q)
-                left = torch.where(after, seq + 1, left)
-                right = torch.where(after, right, seq)
-                seq = div(left + right, 2)
-                query_start = query_start_loc[seq]
-                query_end = query_start_loc[seq + 1]
-                seq_len = seq_lens[seq]
+                left, right, seq = other_half(block, query_start, seq, left, right, block_q)
+                query_start, query_end, seq_len = sequence_at(query_start_loc, seq_lens, seq)
             query_len = query_end - query_start
             first = (block - (div(query_start, block_q) + seq)) * block_q
 

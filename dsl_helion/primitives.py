@@ -42,6 +42,20 @@ def is_other(index, query_start, query_end, seq, left, right, block_q):
     return before | (begins(index, query_end, seq + 1, block_q) & (seq + 1 < right))
 
 
+def sequence_at(query_start_loc, seq_lens, seq):
+    """Where the query of a sequence begins and ends, and its keys: loads that do not wait for each other."""
+    return hl.load(query_start_loc, [seq]), hl.load(query_start_loc, [seq + 1]), hl.load(seq_lens, [seq])
+
+
+def other_half(index, query_start, seq, left, right, block_q):
+    """Of the sequences [left, right) around `seq` those behind it or before it, where a Q Block or row belongs; and the
+    middle one of them."""
+    after = begins(index, query_start, seq, block_q)
+    left = torch.where(after, seq + 1, left)
+    right = torch.where(after, right, seq)
+    return left, right, div(left + right, 2)
+
+
 def q_block_rows(first, kv_head, query_len, queries_per_kv, block_m):
     """Rows of the Q Block whose first query token is `first`: query token, query head, and whether the row is real.
 

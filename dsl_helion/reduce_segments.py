@@ -16,7 +16,7 @@ from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range, tiles_of_segment
-from dsl_helion.primitives import LN2, begins, cut, is_other, rescale
+from dsl_helion.primitives import LN2, cut, is_other, other_half, rescale, sequence_at
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,10 @@ def _reduce_segments_kernel(
             left = hl.zeros([], dtype=torch.int32)
             right = hl.full([], num_seqs, dtype=torch.int32)
             seq = torch.minimum(place, right - 1)
-            query_start = query_start_loc[seq]
-            query_end = query_start_loc[seq + 1]
-            seq_len = seq_lens[seq]
+            query_start, query_end, seq_len = sequence_at(query_start_loc, seq_lens, seq)
             while is_other(place, query_start, query_end, seq, left, right, None):
-                after = begins(place, query_start, seq, None)
-                left = torch.where(after, seq + 1, left)
-                right = torch.where(after, right, seq)
-                seq = div(left + right, 2)
-                query_start = query_start_loc[seq]
-                query_end = query_start_loc[seq + 1]
-                seq_len = seq_lens[seq]
+                left, right, seq = other_half(place, query_start, seq, left, right, None)
+                query_start, query_end, seq_len = sequence_at(query_start_loc, seq_lens, seq)
             query_len = query_end - query_start
             token = place - query_start
 
@@ -131,8 +124,7 @@ def reduce_segments(
     slots = max(helion.next_power_of_2(config.num_segments), 8)  # fewer segments take this code: one trace for all
     args = (
         *partials(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features),
-        batch.shape.queries_per_kv, block_q, config.tile_size.bit_length() - 1,
-        config.num_segments, slots,
+        batch.shape.queries_per_kv, block_q, config.tile_size.bit_length() - 1, config.num_segments, slots,
         shortest_query, longest_query, by_sequence,
     )  # fmt: skip
     # 32 lanes read 8 segments of 128 floats in 8 loads each; in Triton four warps cost 0.5 us more on an H200
