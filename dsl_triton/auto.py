@@ -4,7 +4,6 @@
 offers under these names adds native/auto.py's kernel to them.
 """
 
-from functools import cache
 from importlib import import_module
 
 from common.serving.call import PagedAttention
@@ -20,8 +19,7 @@ CONTRACT = Precision()
 # `split` has no scratch, so it can take the place of any other at a launch
 KERNELS = ("adjustable_tile", "parallel_softmax", "unpaged", "split", "q_block")
 # ptxas takes more registers for the code of parallel_softmax than that needs
-LOAD = cache(lambda name: import_module(f".{name}", __package__))
-FAMILY = Family("triton", KERNELS, LOAD, bounded=("parallel_softmax",))
+FAMILY = Family("triton", KERNELS, lambda name: import_module(f".{name}", __package__), bounded=("parallel_softmax",))
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)

@@ -188,17 +188,15 @@ def unaligned(batch: PagedBatch, guards: Guards) -> PagedBatch:
 def small_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
     """Make the host integers claim a decode step of one key; the device tensors stay right."""
     seqs = batch.num_seqs
-    claimed = {"num_decodes": seqs, "max_query_len": 1, "max_seq_len": 1, "total_seq_len": seqs}
-    claimed |= {"prompt_seq_len": 0}
+    claimed = {"num_decodes": seqs, "max_query_len": 1, "max_seq_len": 1, "total_seq_len": seqs, "prompt_seq_len": 0}
     return batch.replace(stats=replace(batch.stats, **claimed))
 
 
 def large_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
     """Make the host integers claim prompts alone, of the longest context of a capture."""
     keys = 2**17 * batch.num_seqs
-    claimed = {"num_decodes": 0, "max_query_len": 4096, "max_seq_len": 2**17, "total_seq_len": keys}
-    claimed |= {"prompt_seq_len": keys}
-    return batch.replace(stats=replace(batch.stats, **claimed))
+    claimed = {"num_decodes": 0, "max_query_len": 4096, "max_seq_len": 2**17}
+    return batch.replace(stats=replace(batch.stats, **claimed, total_seq_len=keys, prompt_seq_len=keys))
 
 
 def stale_tail(batch: PagedBatch, guards: Guards) -> PagedBatch:

@@ -301,21 +301,21 @@ def missed_least(lost: np.ndarray, slack: float, always: int) -> np.ndarray:
 def _decodes(stats: BatchStats) -> BatchStats:
     """The short queries of a batch as a batch of their own."""
     seqs = max(stats.num_decodes, 1)
-    keys = max(stats.total_seq_len - stats.keys_of_prompts, 1)
+    keys = max(stats.keys_of_decodes, 1)
     return BatchStats(seqs, seqs, seqs, 1, min(stats.max_seq_len, keys), keys)
 
 
 def coarse(stats: BatchStats) -> BatchStats:
     """Stats with sequences, tokens and longest query rounded up to four steps a doubling, so that steps of a server
     share a choice."""
-    decodes, prompts = up(stats.num_decodes), up(stats.num_seqs - stats.num_decodes)
+    decodes, prompts = up(stats.num_decodes), up(stats.prompts)
     seqs, longest = max(decodes + prompts, 1), stats.max_query_len
     longest = up(longest) if longest > SHORT_QUERY else longest
     tokens, keys = max(up(stats.num_tokens), seqs), max(stats.max_seq_len, longest)
     if stats.prompt_seq_len is None:
         return BatchStats(seqs, tokens, decodes, longest, keys, stats.total_seq_len * seqs // max(stats.num_seqs, 1))
     of_prompts = stats.prompt_seq_len * prompts // max(stats.prompts, 1)
-    of_decodes = (stats.total_seq_len - stats.prompt_seq_len) * decodes // max(stats.num_decodes, 1)
+    of_decodes = stats.keys_of_decodes * decodes // max(stats.num_decodes, 1)
     return BatchStats(seqs, tokens, decodes, longest, keys, of_decodes + of_prompts, of_prompts)
 
 

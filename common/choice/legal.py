@@ -31,7 +31,7 @@ def in_registers(
 ) -> Any:
     """Registers of a thread that sums and scores fill, and a tile of K where a product takes its operands from there;
     else the addresses of a tile of K and V that is read by keys. Compiled kernels spill beyond; numbers or arrays."""
-    addresses = tile * (lanes + values) * cache_bytes / 2  # bytes: one of 8 loads 16
+    addresses = tile * (lanes + values) * cache_bytes / 2  # in bytes: an address of 8 loads 16
     held = np.where(rows < WARP_GROUP_ROWS, tile * lanes * cache_bytes, np.where(by_key, addresses, 0.0))
     return (rows * (values + tile) + held / REGISTER_BYTES) / threads
 

@@ -11,10 +11,11 @@ short list (`few_segments`). A capacity therefore reaches few choices, and a war
 """
 
 import dataclasses
+import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -80,19 +81,10 @@ def _made_by(module: str) -> "Family":
     return import_module(module).FAMILY
 
 
-def _frozen(plain: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The plain values of a config, hashable."""
-    return tuple((name, _frozen(value) if isinstance(value, Mapping) else value) for name, value in plain.items())
-
-
-def _thawed(plain: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    return {name: _thawed(value) if isinstance(value, tuple) else value for name, value in plain}
-
-
 @lru_cache(4096)
-def _for_gpu(like: Any, plain: tuple[tuple[str, Any], ...], gpu: Gpu, new_kv: bool) -> Any:
-    """A config of the type of `like`; many batches share one."""
-    config = built(like, _thawed(plain), older=True)
+def _for_gpu(like: Any, plain: str, gpu: Gpu, new_kv: bool) -> Any:
+    """A config of the type of `like` from its plain values in JSON; many batches share one."""
+    config = built(like, json.loads(plain), older=True)
     config = changed(config, lambda _: ("overlap", "descriptors"), lambda _: gpu.tma)
     config = changed(config, lambda _: ("copy_programs",), lambda _: COPY_PROGRAMS * gpu.units)
     return changed(config, lambda _: ("new_kv",), lambda _: new_kv)
@@ -121,6 +113,9 @@ class Family:
     _learned: dict[str, Learned | None] = field(default_factory=dict)
     _chosen: dict[Any, Choice] = field(default_factory=dict)
     _firsts: dict[Any, Candidate | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.load = cache(self.load)  # every choice asks for its kernel
 
     def __reduce__(self) -> tuple:
         """A copy, and what is unpickled, is the family of that name in the module that made this one."""
@@ -345,7 +340,7 @@ class Family:
         K and V are read directly only where no sequence has a context.
         """
         gpu, new_kv = question.gpu, stats.max_seq_len <= few_keys(stats.max_query_len)
-        config = _for_gpu(self.kernel(candidate.kernel).DEFAULT, _frozen(candidate.config), gpu, new_kv)
+        config = _for_gpu(self.kernel(candidate.kernel).DEFAULT, json.dumps(candidate.config), gpu, new_kv)
         config = settled(config, question.shape, stats, gpu)
         told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
         return Choice(candidate.kernel, config, f"{LEARNED}/{known.gpu}.json", told)

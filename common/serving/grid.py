@@ -117,10 +117,9 @@ def seen(stats: BatchStats, sees: int) -> BatchStats:
         return stats
     beyond = few_keys(few_keys(stats.max_query_len) + 1)  # so that a batch with context differs from one without
     keys = min(stats.max_seq_len, max(rounded(most), beyond))
-    of_prompts, of_decodes = stats.keys_of_prompts, stats.total_seq_len - stats.keys_of_prompts
-    told = min(of_prompts, stats.prompts * keys)
-    total = told + min(of_decodes, stats.num_decodes * keys)
-    told = None if stats.prompt_seq_len is None else told
+    of_prompts = min(stats.keys_of_prompts, stats.prompts * keys)
+    total = of_prompts + min(stats.keys_of_decodes, stats.num_decodes * keys)
+    told = None if stats.prompt_seq_len is None else of_prompts
     return dataclasses.replace(stats, max_seq_len=keys, total_seq_len=total, prompt_seq_len=told)
 
 

@@ -89,10 +89,10 @@ def batch_of(
     caches: K and V, as for Plan.warmup. None makes new ones; if they exceed a share of the free memory, sequences share
     pages.
     """
-    seqs, prompts, decodes, of_prompts = stats.num_seqs, stats.prompts, stats.num_decodes, stats.keys_of_prompts
-    keys = max(of_prompts // prompts, stats.max_query_len) if prompts else 0
+    seqs, prompts, decodes = stats.num_seqs, stats.prompts, stats.num_decodes
+    keys = max(stats.keys_of_prompts // prompts, stats.max_query_len) if prompts else 0
     left = stats.num_tokens - decodes
-    lens = [(1, max((stats.total_seq_len - of_prompts) // max(decodes, 1), 1))] * decodes
+    lens = [(1, max(stats.keys_of_decodes // max(decodes, 1), 1))] * decodes
     lens += [(min(left // prompts + (i < left % prompts), keys), keys) for i in range(prompts)]
     told = BatchStats.of(lens)
     pages = cdiv(told.max_seq_len, shape.block_size)

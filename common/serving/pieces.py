@@ -11,8 +11,8 @@ from common.serving.grid import KEYS, power_of_two
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats
 
-# The most scratch for partial results. Without a limit many segments of many sequences would ask for
-# gigabytes, though far fewer programs fill a GPU.
+# The most scratch for partial results. Without a limit many segments of many sequences would ask for gigabytes, though
+# far fewer programs fill a GPU.
 MOST_PARTS_BYTES = 2**28
 
 

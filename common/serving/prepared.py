@@ -126,7 +126,7 @@ def capacity_of(batch: PagedBatch) -> Capacity:
     the sequences that are no decodes, at most what the cache holds.
     """
     stats, cache = batch.stats, batch.by_token()[0]
-    keys = min((stats.num_seqs - stats.num_decodes) * stats.max_seq_len, cache.shape[0] * cache.shape[1])
+    keys = min(stats.prompts * stats.max_seq_len, cache.shape[0] * cache.shape[1])
     return Capacity(max(cdiv(batch.num_tokens, 16), 1) * 16, batch.num_seqs, batch.device, keys)
 
 

@@ -104,8 +104,7 @@ def key(shape: AttentionShape, stats: BatchStats) -> str:
     if told.prompt_seq_len is None:
         keys = [cdiv(EIGHTHS * told.total_seq_len, told.num_seqs * told.max_seq_len)]
     else:
-        of_decodes = (told.total_seq_len - told.prompt_seq_len) // told.num_decodes
-        keys = [few_keys(of_decodes), few_keys(cdiv(told.prompt_seq_len, told.prompts))]
+        keys = [few_keys(told.keys_of_decodes // told.num_decodes), few_keys(cdiv(told.prompt_seq_len, told.prompts))]
     return f"{sizes(shape)} | {' '.join(map(str, (*counts, *keys)))}"
 
 

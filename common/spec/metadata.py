@@ -59,6 +59,11 @@ class BatchStats:
             return self.total_seq_len * self.prompts // max(self.num_seqs, 1)
         return self.prompt_seq_len
 
+    @property
+    def keys_of_decodes(self) -> int:
+        """Keys of the decodes."""
+        return self.total_seq_len - self.keys_of_prompts
+
 
 def query_start_loc(lens: Lens) -> torch.Tensor:
     """int32 [num_seqs + 1]: where each sequence's query tokens start; the last entry is their number."""

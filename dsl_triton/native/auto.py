@@ -7,7 +7,7 @@ in the environment, the choice is that of dsl_triton/auto.py, which comparisons 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -161,7 +161,6 @@ def _native(shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int, besid
     return Choice(KERNEL, few_segments(config, shape, stats), "native/sm90_config.py", UNTUNED)
 
 
-@cache
 def _load(name: str) -> Any:
     return Sm90Prefill if name == KERNEL else import_module(f"..{name}", __package__)
 
