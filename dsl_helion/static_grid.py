@@ -68,12 +68,14 @@ class Part:
     """The Q Blocks and tiles of one class of queries that is read through pages.
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
+    gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
     programs, num_stages: 0: those of the Config.
     registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
     """
 
     block_m: int
     tile_size: int
+    gather: Gather = "page"
     programs: int = 0
     num_stages: int = 0
     registers: int = 0
@@ -103,7 +105,6 @@ class Config(Cdna):
     is a copy.
 
     programs: of a launch that reads pages, as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
-    gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
     """
 
     BY_SIZE: ClassVar = True
@@ -111,7 +112,6 @@ class Config(Cdna):
     prefill: Part = Part(32, 32)
     copied: Copied = Copied()
     programs: int = 4
-    gather: Gather = "page"
     num_warps: int = 4
     num_stages: int = 2
 
@@ -121,12 +121,16 @@ DEFAULT = Config()
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit, each part's axes beside the other part's first that fits."""
-    axes = (1, 2, 3, 4), ("page", "flat"), (2, 4, 8), (1, 2, 3)
+    axes = (1, 2, 3, 4), (2, 4, 8), (1, 2, 3)
     rows = {"decode": (16,), "prefill": (32, 64, 128)}
     for waves, *others in product(*axes):
         how = Config(Part(16, 32), Part(32, 32), Copied(), waves * gpu.units, *others)
         parts = {
-            name: [Part(*p) for p in product(block_ms, (32, 64, 128)) if fits(_alone(how, Part(*p)), shape, gpu)]
+            name: [
+                Part(*part)
+                for part in product(block_ms, (32, 64, 128), ("page", "flat"))
+                if fits(_alone(how, Part(*part)), shape, gpu)
+            ]
             for name, block_ms in rows.items()
         }
         if not all(parts.values()):
@@ -149,16 +153,17 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     keys, most, bound = decode["tile_size"], held, 0
     if gpu.vendor == "nvidia":
         most, bound = programs_at_once(decode["block_m"], keys, 4, how["num_stages"], shape, gpu)
+    gather = "page" if shape.cache_dtype.itemsize > 1 else "flat"
     matrix, units = 16 if gpu.mfma else 0, max(gpu.units, 1)
-    decode = Part(16, keys, registers=bound)
-    prefill = Part(how.pop("block_m"), how.pop("tile_size"), held * units, stages)
+    decode = Part(16, keys, "flat", registers=bound)
+    prefill = Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
     copied = Copied(**dense, programs=2 * units, copy_programs=8 * units)
     # products that read a tile from shared memory hold one stage more than those through pages
     fit = dense["block_m"] == 128 and fits_one(128, dense["tile_size"], 4, dense["num_stages"], shape, gpu, dense=True)
     if gpu.tma and fit and parts_of(shape) == 1:
         copied = replace(copied, least_tokens=LEAST_COPIED)
-    return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix, gather="flat")
+    return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix)
 
 
 def item_range(seq, left, position, seq_len, start, stop, key_cache, f, block_q, tile_size, few_rows):
@@ -375,7 +380,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     """Items of a list, through pages."""
     shape, short = batch.shape, name == "short"
     part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
-    gather, page_rows = gather_form(config.gather, batch, tile_size)
+    gather, page_rows = gather_form(part.gather, batch, tile_size)
     rows = max(power_of_two(block_q * shape.queries_per_kv), smallest_block_m(shape))
     args = (
         *operands(batch, gather, page_rows), batch.block_table, out, lse, workspace.plan, workspace.counters,

@@ -1,10 +1,10 @@
-"""The plan of a step: segments of its Q Blocks, most keys first, made on the device by one small launch.
+"""The plan of a step: segments of its Q Blocks, longest sequences first, made on the device by one small launch.
 
 Grid: bound of Q Blocks / BLOCKS, from numbers that a captured graph knows; lengths are read on the device. Nothing is
-sorted: every Q Block counts those before it. A sequence's Q Blocks with more than T tiles are its last ones, so how
-many they are is one division (longer). Order: most tiles first; of as many, the sequence that comes first; in a
-sequence the last Q Block first. Segments of a Q Block stand side by side; KV heads are not planned, as each has the
-same items. Tiles have `unit` keys where Q Blocks of both classes are compared.
+sorted: every Q Block counts those before it. Order: the sequence of most tiles first; of as many, the one that comes
+first; in a sequence the last Q Block first. So what is left at the end is small, and programs that run together read
+the same K and V, out of L2. Segments of a Q Block stand side by side; KV heads are not planned, as each has the same
+items. Tiles have `unit` keys where sequences of both classes are compared.
 
 How many segments share a Q Block, the device chooses (segment_tiles): as many as end soonest, where each program takes
 the next item when it is done with one. The items of short queries come first, as either class has a launch of its own,
@@ -61,25 +61,14 @@ def q_blocks(tokens, short, short_q, block_q):
     return torch.where(short, div(tokens, short_q), div(tokens, block_q))
 
 
-def longer(T, context, seq_len, blocks, short, f, short_q, block_q, unit):
-    """How many of a sequence's Q Blocks have more than T tiles; each counts at least one, even without a key."""
-    zero = hl.zeros([], dtype=torch.int32)
-    count = blocks
-    if f["non_causal"] is None:
-        before = q_blocks(torch.maximum(T * unit - context, zero), short, short_q, block_q)
-        count = blocks - torch.minimum(before, torch.maximum(blocks - 1, zero))
-    return torch.where(T <= 0, blocks, torch.where(seq_len > T * unit, count, 0))
-
-
 def mean_keys(query_len, seq_len, f):
     """Keys that a sequence's Q Blocks see, without a window, on average."""
     return seq_len - div(query_len, 2) if f["non_causal"] is None else seq_len
 
 
-def end_tiles(query_len, seq_len, end, f, unit):
-    """Tiles of the Q Block whose last query token stands before `end`, without a window; at least one."""
-    keys = seq_len - query_len + torch.minimum(end, query_len) if f["non_causal"] is None else seq_len
-    return torch.maximum(cdiv(torch.maximum(keys, int32(0)), unit), int32(1))
+def order_tiles(seq_len, unit):
+    """Tiles of a sequence by which it is ordered: without a window, at least one."""
+    return torch.maximum(cdiv(torch.maximum(seq_len, int32(0)), unit), int32(1))
 
 
 def seen_tiles(seq, there, first_pos, last_pos, seq_len, short, f, short_tile, tile):
@@ -196,7 +185,7 @@ def _plan_kernel(
             seq, live, lengths, short_queries, short_q, block_q
         )
         first = (number - before) * tokens
-        tiles = end_tiles(query_len, seq_len, first + tokens, f, unit)
+        tiles = order_tiles(seq_len, unit)
 
         halvings = hl.arange(chunk)  # 1, 1, 2, 3, 4, 6, 8, ... segments of the longest
         choices = cdiv(longest, ((2 + halvings % 2) << (halvings // 2)) >> 1)
@@ -222,24 +211,21 @@ def _plan_kernel(
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
             there = index < num_seqs
-            _, query_len_c, seq_len_c, count_c, tokens_c, short_c = sequences_at(
+            _, _, seq_len_c, count_c, tokens_c, short_c = sequences_at(
                 index, there, lengths, short_queries, short_q, block_q
             )
-            as_many = index[None, :] < seq[:, None]  # those too come first that have as many tiles
-            more = longer(
-                tiles[:, None] - as_many.to(torch.int32), (seq_len_c - query_len_c)[None, :], seq_len_c[None, :],
-                count_c[None, :], short_c[None, :], f, short_q, block_q, unit,
-            )  # fmt: skip
+            earlier = index[None, :] < seq[:, None]  # of as many tiles too these come first
             segments = cdiv(longest_tiles(seq_len_c, tokens_c, sees, unit), each)
+            first_ones = order_tiles(seq_len_c, unit)[None, :] > tiles[:, None] - earlier.to(torch.int32)
             same = (index[None, :] != seq[:, None]) & (short_c[None, :] == short[:, None])
-            more = torch.where(same, more, 0) * segments[None, :]
+            more = torch.where(first_ones & same, (count_c * segments)[None, :], 0)
             place = place + more.sum(1).to(torch.int32)
             of_part = torch.where(segments > 1, tokens_c * ratio, 0)
             of_short = torch.where(short_c, count_c * segments, 0)
             shorts = shorts + of_short.sum(0, dtype=torch.int32)
             short_rows = short_rows + (of_short * of_part).sum(0, dtype=torch.int32)
             _, _, copied_c = region_tiles(query_start_loc, seq_lens, index, there, f, tile, short_queries, limits)
-            region = region + torch.where(as_many, copied_c[None, :], 0).sum(1).to(torch.int32)
+            region = region + torch.where(earlier, copied_c[None, :], 0).sum(1).to(torch.int32)
             scratch = scratch + (of_part[None, :] * more).sum(1).to(torch.int32)
             num_items = num_items + (count_c * segments).sum(0, dtype=torch.int32)
         place = place + torch.where(short, 0, shorts)

@@ -1,10 +1,10 @@
-"""The plan of a step: segments of its Q Blocks, most keys first, made on the device by one small launch.
+"""The plan of a step: segments of its Q Blocks, longest sequences first, made on the device by one small launch.
 
 Grid: bound of Q Blocks / BLOCKS, from numbers that a captured graph knows; lengths are read on the device. Nothing is
-sorted: every Q Block counts those before it. A sequence's Q Blocks with more than T tiles are its last ones, so how
-many they are is one division (_longer). Order: most tiles first; of as many, the sequence that comes first; in a
-sequence the last Q Block first. Segments of a Q Block stand side by side; KV heads are not planned, as each has the
-same items. Tiles have UNIT keys where Q Blocks of both classes are compared.
+sorted: every Q Block counts those before it. Order: the sequence of most tiles first; of as many, the one that comes
+first; in a sequence the last Q Block first. So what is left at the end is small, and programs that run together read
+the same K and V, out of L2. Segments of a Q Block stand side by side; KV heads are not planned, as each has the same
+items. Tiles have UNIT keys where sequences of both classes are compared.
 
 How many segments share a Q Block, the host says, or the device chooses (segment_tiles): as many as end soonest, where
 each program takes the next item when it is done with one. Then the items of short queries come first, as either class
@@ -60,28 +60,15 @@ def q_blocks(tokens, short, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr):
 
 
 @triton.jit
-def longer(
-    T, context, seq_len, blocks, short, f, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr, UNIT: tl.constexpr
-):  # fmt: skip
-    """How many of a sequence's Q Blocks have more than T tiles; each counts at least one, even without a key."""
-    count = blocks
-    if f.non_causal is None:
-        before = q_blocks(tl.maximum(T * UNIT - context, 0), short, SHORT_Q, BLOCK_Q)
-        count = blocks - tl.minimum(before, tl.maximum(blocks - 1, 0))
-    return tl.where(T <= 0, blocks, tl.where(seq_len > T * UNIT, count, 0))
-
-
-@triton.jit
 def mean_keys(query_len, seq_len, f):
     """Keys that a sequence's Q Blocks see, without a window, on average."""
     return seq_len - query_len // 2 if f.non_causal is None else seq_len
 
 
 @triton.jit
-def end_tiles(query_len, seq_len, end, f, UNIT: tl.constexpr):
-    """Tiles of the Q Block whose last query token stands before `end`, without a window; at least one."""
-    keys = seq_len - query_len + tl.minimum(end, query_len) if f.non_causal is None else seq_len
-    return tl.maximum(tl.cdiv(tl.maximum(keys, 0), UNIT), 1)
+def order_tiles(seq_len, UNIT: tl.constexpr):
+    """Tiles of a sequence by which it is ordered: without a window, at least one."""
+    return tl.maximum(tl.cdiv(tl.maximum(seq_len, 0), UNIT), 1)
 
 
 @triton.jit
@@ -217,7 +204,7 @@ def _plan_kernel(
     live = number < total
     start, query_len, seq_len, count, block_q, short = sequences_at(seq, live, lengths, SHORT, SHORT_Q, BLOCK_Q)
     first = (number - before) * block_q
-    tiles = end_tiles(query_len, seq_len, first + block_q, f, UNIT)
+    tiles = order_tiles(seq_len, UNIT)
 
     each = longest
     if CHOICE:
@@ -236,14 +223,11 @@ def _plan_kernel(
     region = number * 0
     for begin in range(0, num_seqs, SEQUENCES):
         index = begin + tl.arange(0, SEQUENCES)
-        _, q, s, c, b, of_short = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
-        as_many = index[None, :] < seq[:, None]  # those too come first that have as many tiles
-        more = longer(
-            tiles[:, None] - as_many.to(tl.int32), (s - q)[None, :], s[None, :], c[None, :], of_short[None, :],
-            f, SHORT_Q, BLOCK_Q, UNIT,
-        )  # fmt: skip
+        _, _, s, c, b, of_short = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
+        earlier = index[None, :] < seq[:, None]  # of as many tiles too these come first
         n = tl.cdiv(longest_tiles(s, b, sees, UNIT), each) if CHOICE else index * 0 + segments
-        more = tl.where(index[None, :] == seq[:, None], 0, more) * n[None, :]
+        more = tl.where(order_tiles(s, UNIT)[None, :] > tiles[:, None] - earlier.to(tl.int32), (c * n)[None, :], 0)
+        more = tl.where(index[None, :] == seq[:, None], 0, more)
         of_part = tl.where(n > 1, b * RATIO, 0)
         if CHOICE:
             more = tl.where(of_short[None, :] == short[:, None], more, 0)
@@ -252,7 +236,7 @@ def _plan_kernel(
             shorts_rows += tl.sum(shorts * of_part, 0)
             there = index < num_seqs
             _, _, tiles_of = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, there, f, TILE, SHORT, limits)
-            region += tl.sum(tl.where(as_many, tiles_of[None, :], 0), 1)
+            region += tl.sum(tl.where(earlier, tiles_of[None, :], 0), 1)
         place += tl.sum(more, 1)
         scratch += tl.sum(of_part[None, :] * more, 1)
         items += tl.sum(c * n, 0)

@@ -194,7 +194,7 @@ def chosen(lens, cut, causal, window):
                     stop = cdiv(max(min(keys, position + min(block_q, query - first) + window - 1), 0), tile)
                 low = min(max(position - window + 1, 0) // tile, stop)
             stop = max(stop, 1)
-            of_order = max(cdiv(max(end, 0), cut.unit), 1)
+            of_order = max(cdiv(max(keys, 0), cut.unit), 1)
             fields = [seq, start + first, query - first, position, keys]
             order = -short, -of_order, seq, -block
             blocks.append((*order, min(low, stop - 1), stop, cut.segments or cdiv(n, each), block_q, fields, region))
