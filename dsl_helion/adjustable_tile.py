@@ -24,7 +24,18 @@ from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div, int32
-from dsl_helion.binding import block_m_of, fits, held, kernel, launches, loop_order, operands, run, smallest_block_m
+from dsl_helion.binding import (
+    block_m_of,
+    constant_axis,
+    fits,
+    held,
+    kernel,
+    launches,
+    loop_order,
+    operands,
+    run,
+    smallest_block_m,
+)
 from dsl_helion.features import bundle, row_operands
 from dsl_helion.head_parts import attend_parts, in_parts, init_parts, load_query, store_parts
 from dsl_helion.masks import kv_tile_range
@@ -111,7 +122,8 @@ def _long_queries_kernel(
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
-    hl.specialize((key_cache.stride(-3), value_cache.stride(-3)))  # of slots: whole pages then add one offset a page
+    axis = constant_axis(num_kv_heads, gather, 64)
+    hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     hl.specialize((query_rest.size(2), key_rest.size(-1), value_rest.size(-1), out_rest.size(2)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)

@@ -92,6 +92,15 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gathe
     return ("flat", page_rows) if len(caches[0]) * page_rows < 2**31 else ("2idx", 0)
 
 
+def constant_axis(num_kv_heads: int, gather: Gather, rows: int) -> int:
+    """The axis of a cache whose stride is a constant of the code: that of slots, so that whole pages add one offset.
+
+    Beside products of 64 rows and more under one KV head it is that of pages, which is one anyway. With both LLVM
+    computes a slot and a lane on an edge between two loops, and ptxas serialises the products there (C7515).
+    """
+    return 0 if num_kv_heads == 1 and gather == "page" and rows >= 64 else -3
+
+
 def loadable(tensor: torch.Tensor | None) -> torch.Tensor | None:
     """e4m3fnuz as bytes, which `primitives.stored` takes back: Helion's masked load of it does not compile."""
     return tensor.view(torch.uint8) if tensor is not None and tensor.dtype == torch.float8_e4m3fnuz else tensor

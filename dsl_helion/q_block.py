@@ -19,6 +19,7 @@ from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
     block_m_of,
+    constant_axis,
     fits,
     gather_form,
     kernel,
@@ -98,7 +99,7 @@ def _q_block_kernel(
     page_rows: int,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
-    few_rows: hl.constexpr,
+    rows: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
     hl.specialize(query.size(2))
@@ -106,7 +107,8 @@ def _q_block_kernel(
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
-    hl.specialize((key_cache.stride(-3), value_cache.stride(-3)))  # of slots: whole pages then add one offset a page
+    axis = constant_axis(num_kv_heads, gather, rows)
+    hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -138,7 +140,7 @@ def _q_block_kernel(
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )
-            full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache, f, few_rows)
+            full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache, f, rows <= 16)
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_tile(
                     j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
@@ -176,6 +178,6 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, batch.softmax_scale, bundle(features, config, shape.head_size, block_m),
-        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), block_m <= 16,
+        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), block_m,
     )  # fmt: skip
     run(_q_block, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 2)])

@@ -39,6 +39,7 @@ from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import (
     Gather,
     block_m_of,
+    constant_axis,
     fits,
     gather_form,
     held,
@@ -52,10 +53,10 @@ from dsl_helion.binding import (
 from dsl_helion.copy_pages import copy_pages
 from dsl_helion.dense_tiles import attend_block, masked_tile, may_overflow, tile_sources
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
-from dsl_helion.head_parts import init_sums, load_parts
+from dsl_helion.head_parts import FIRST, first_lanes, init_sums, load_parts, store_sums
 from dsl_helion.masks import clip_range, join_loops, kv_tile_range
 from dsl_helion.merge_parts import merge_parts
-from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
+from dsl_helion.primitives import attend_tile, load_rows, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.step_plan import item_at, make_plan
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
@@ -157,11 +158,12 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     matrix, units = 16 if gpu.mfma else 0, max(gpu.units, 1)
     decode = Part(16, keys, "flat", registers=bound)
     prefill = Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
-    dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
-    copied = Copied(**dense, programs=2 * units, copy_programs=8 * units)
+    warps = 8 if wide else 4  # of prompts out of a copy
+    dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": warps}, shape, gpu)
+    copied = Copied(**dense, programs=held * units, copy_programs=8 * units)
     # products that read a tile from shared memory hold one stage more than those through pages
-    fit = dense["block_m"] == 128 and fits_one(128, dense["tile_size"], 4, dense["num_stages"], shape, gpu, dense=True)
-    if gpu.tma and fit and parts_of(shape) == 1:
+    of_tile = 128, dense["tile_size"], warps, dense["num_stages"]
+    if gpu.tma and dense["block_m"] == 128 and fits_one(*of_tile, shape, gpu, dense=True):
         copied = replace(copied, least_tokens=LEAST_COPIED)
     return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix)
 
@@ -177,9 +179,9 @@ def item_range(seq, left, position, seq_len, start, stop, key_cache, f, block_q,
     return first_key, end_key, start, full_start, full_stop, stop
 
 
-def store_item(plan, at, kv_head, m, l, acc, out, lse, partial, f, queries_per_kv, block_m):
+def store_item(plan, at, kv_head, m, l, acc, acc_rest, out, lse, partial, f, queries_per_kv, block_m, parts):
     """The output of a whole Q Block, or the sums of its segment into rows of `partial`; where `out` or `partial` is
-    None, the other alone, without a mask for it."""
+    None, the other alone, without a mask for it. acc_rest: not read where the head is one of `parts`."""
     _, item = item_at(plan, at)
     query_row, left, _, seq_len, _, _, part, _, scratch, _, first, _ = item
     token, head, live = q_block_rows(first, kv_head, first + left, queries_per_kv, block_m)
@@ -187,13 +189,18 @@ def store_item(plan, at, kv_head, m, l, acc, out, lse, partial, f, queries_per_k
         row = query_row - first + token
         unserved = torch.where(seq_len < 0, float("nan"), 0.0)
         whole = live if partial is None else live & (part < 0)
-        store_rows(out, row, head, whole, normalise(acc, l, kv_head, f) + unserved)
+        store_sums(out, row, head, whole, acc + unserved, acc_rest + unserved, l, kv_head, f, parts)
         store_lse(lse, row, head, whole, m + unserved, l)
     if partial is not None:
         to_acc, to_m, to_l = partial
         to = scratch + part * (block_m // queries_per_kv * queries_per_kv) + hl.arange(block_m)
         some = live if out is None else live & (part >= 0)
-        store_rows(to_acc, to, kv_head + torch.zeros_like(to), some, acc)
+        group = kv_head + torch.zeros_like(to)
+        if parts == 1:
+            store_rows(to_acc, to, group, some, acc)
+        else:
+            store_rows(to_acc, to, group, some, acc, slice(0, FIRST))
+            store_rows(to_acc, to, group, some, acc_rest, slice(FIRST, to_acc.size(2)))
         hl.store(to_m, [to, kv_head], m, extra_mask=some)
         hl.store(to_l, [to, kv_head], l, extra_mask=some)
 
@@ -233,7 +240,7 @@ def _attend_items_kernel(
     page_rows: int,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
-    few_rows: hl.constexpr,
+    rows: hl.constexpr,
     which: hl.constexpr,
     programs: int,
 ) -> None:
@@ -244,7 +251,8 @@ def _attend_items_kernel(
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
-    hl.specialize((key_cache.stride(-3), value_cache.stride(-3)))  # of slots: whole pages then add one offset a page
+    axis = constant_axis(num_kv_heads, gather, rows)
+    hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -262,7 +270,7 @@ def _attend_items_kernel(
             if mine:
                 context_len = position - first
                 begin, end, start, full_start, full_stop, stop = item_range(
-                    seq, left, position, seq_len, start_tile, stop_tile, key_cache, f, block_q, tile_size, few_rows
+                    seq, left, position, seq_len, start_tile, stop_tile, key_cache, f, block_q, tile_size, rows <= 16
                 )  # fmt: skip
                 token, head, live = q_block_rows(first, kv_head, first + left, queries_per_kv, block_m)
                 pos = context_len + token
@@ -287,8 +295,8 @@ def _attend_items_kernel(
                 total = finished(narrow(acc, value_size), value_cache, f, r)
                 at = item_of(counters, place, which, num_kv_heads)
                 store_item(
-                    plan, at, kv_head, m, l, total, out, lse, (partial_acc, partial_m, partial_l), f, queries_per_kv,
-                    block_m,
+                    plan, at, kv_head, m, l, total, l, out, lse, (partial_acc, partial_m, partial_l), f, queries_per_kv,
+                    block_m, 1,
                 )  # fmt: skip
             if end_place > int32(programs):  # else every place has a program of its own
                 place = int32(programs) + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
@@ -316,6 +324,8 @@ def _attend_copied_kernel(
     f: dict,
     num_kv_heads: hl.constexpr,
     min_block_m: hl.constexpr,
+    first_part: hl.constexpr,
+    parts: hl.constexpr,
     which: hl.constexpr,
     programs: int,
 ) -> None:
@@ -343,29 +353,29 @@ def _attend_copied_kernel(
                 full_start, full_stop = clip_range(lowest, last, full_lo, full_hi, f)
                 token, head, live = q_block_rows(first, kv_head, first + left, queries_per_kv, block_m)
                 pos = context_len + token
-                q = load_parts(query, query_row - first + token, head, live, 0)
+                q = load_parts(query, query_row - first + token, head, live, first_part)
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
-                m, l, acc, rest = init_sums(f, head, live, torch.maximum(part, int32(0)), q, value_size, 1)
+                m, l, acc, rest = init_sums(f, head, live, torch.maximum(part, int32(0)), q, value_size, parts)
                 row = (kv_head * tiles + region) * tile_size
                 for j_full in hl.grid(full_start, full_stop):
                     m, l, acc, rest = attend_block(
                         j_full, q, m, l, acc, rest, pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
-                        value_scales, row, kv_head, tile_size, 0, 1, False, False,
+                        value_scales, row, kv_head, tile_size, first_part, parts, False, False,
                     )  # fmt: skip
                 for i_edge in hl.grid(0, full_start - lowest + last - full_stop):
                     j_edge = masked_tile(i_edge, full_start - lowest, lowest, full_stop)
                     m, l, acc, rest = attend_block(
                         j_edge, q, m, l, acc, rest, pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
-                        value_scales, row, kv_head, tile_size, 0, 1, True, False,
+                        value_scales, row, kv_head, tile_size, first_part, parts, True, False,
                     )  # fmt: skip
                 total = narrow(acc, value_size)
                 at = item_of(counters, place, which, num_kv_heads)
                 if hl.load(plan, [at, PART]) < 0:  # 128 rows under a mask for each would spill their sums
-                    store_item(plan, at, kv_head, m, l, total, out, lse, None, f, queries_per_kv, block_m)
+                    store_item(plan, at, kv_head, m, l, total, rest, out, lse, None, f, queries_per_kv, block_m, parts)
                 else:
                     store_item(
-                        plan, at, kv_head, m, l, total, None, None, (partial_acc, partial_m, partial_l), f,
-                        queries_per_kv, block_m,
+                        plan, at, kv_head, m, l, total, rest, None, None, (partial_acc, partial_m, partial_l), f,
+                        queries_per_kv, block_m, parts,
                     )  # fmt: skip
             place = int32(programs) + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
         if place == end_place + int32(programs - 1):
@@ -380,13 +390,14 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     """Items of a list, through pages."""
     shape, short = batch.shape, name == "short"
     part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
+    programs = cut.short_programs if short else part.programs or config.programs
     gather, page_rows = gather_form(part.gather, batch, tile_size)
     rows = max(power_of_two(block_q * shape.queries_per_kv), smallest_block_m(shape))
     args = (
         *operands(batch, gather, page_rows), batch.block_table, out, lse, workspace.plan, workspace.counters,
         workspace.acc, workspace.m, workspace.l, batch.softmax_scale, bundle(features, config, shape.head_size),
-        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), rows <= 16,
-        LISTS.index(name), min(part.programs or config.programs, cut.most_places(batch)),
+        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), rows,
+        LISTS.index(name), min(programs, cut.most_places(batch)),
     )  # fmt: skip
     how = replace(config, num_stages=part.num_stages or config.num_stages)
     run(_attend_items, how, args, part.registers, block_sizes=[rows, tile_size])
@@ -403,8 +414,8 @@ def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:
     args = (
         loadable(batch.query), keys, values, *scales, out, lse, workspace.plan, workspace.counters, workspace.acc,
         workspace.m, workspace.l, tiles, batch.softmax_scale, bundle(features, how, shape.head_size),
-        shape.num_kv_heads, smallest_block_m(shape), LISTS.index("copied"),
-        min(how.programs, cut.most_places(batch)),
+        shape.num_kv_heads, smallest_block_m(shape), first_lanes(shape, batch.device), parts_of(shape),
+        LISTS.index("copied"), min(how.programs, cut.most_places(batch)),
     )  # fmt: skip
     run(_copied_items, how, args, block_sizes=[block_m_of(how, shape), how.tile_size], descriptors=True)
     return may_overflow(batch, tiles, how.tile_size)
@@ -420,12 +431,12 @@ def _sized(part: Part | Copied, shape: AttentionShape) -> tuple[int, int]:
     return block_m_of(part, shape), held(part, shape).tile_size
 
 
-def _padded(lanes: int) -> int:
-    """Helion pads lanes itself."""
-    return lanes
+def _copied_lanes(shape: AttentionShape) -> tuple[int, int]:
+    """Of K and of V: Helion pads lanes itself."""
+    return shape.head_size, shape.value_lanes
 
 
-_grid = StaticGrid(_sized, _padded, make_plan, _attend_pages, _attend_copied, merge_parts)
+_grid = StaticGrid(_sized, _copied_lanes, make_plan, _attend_pages, _attend_copied, merge_parts)
 workspace, prepare, check = _grid.workspace, _grid.prepare, ensure_served
 
 

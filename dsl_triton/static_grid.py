@@ -23,20 +23,20 @@ import triton.language as tl
 from common.choice.legal import fitted_part, programs_at_once
 from common.serving.static_grid import StaticGrid
 from common.spec import AttentionShape, Cdna, Gpu
-from common.spec.kernel import SEAMS, Precision, copied_scales, launches, parts_of
+from common.spec.kernel import SEAMS, Precision, copied_scales, launches
 from common.spec.metadata import BatchStats
 from common.spec.step_plan import LISTS, ensure_served
-from dsl_triton.binding import block_m_of, fits, padded, smallest_block_m, strides
-from dsl_triton.copy_pages import copy_pages
+from dsl_triton.binding import block_m_of, fits, smallest_block_m, strides
+from dsl_triton.copy_pages import copied_lanes, copy_pages
 from dsl_triton.dense_tiles import attend_block, masked_tile, may_overflow, tile_sources
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
+from dsl_triton.head_parts import FIRST, init_parts, load_parts, narrow_parts, store_sums
 from dsl_triton.masks import clip_range, join_loops, kv_tile_range
 from dsl_triton.merge_parts import merge_parts
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
     attend_range,
     load_rows,
-    normalise,
     q_block_rows,
     softmax_init,
     store_lse,
@@ -148,11 +148,12 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     matrix, units, overlap = 16 if gpu.mfma else 0, max(gpu.units, 1), gpu.tma
     decode = Part(16, keys, registers=bound)
     prefill = Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
-    dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": 4}, shape, gpu)
-    copied = Copied(**dense, programs=2 * units, copy_programs=8 * units, overlap=overlap, descriptors=gpu.tma)
+    warps = 8 if wide else 4  # of prompts out of a copy
+    dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": warps}, shape, gpu)
+    copied = Copied(**dense, programs=held * units, copy_programs=8 * units, overlap=overlap, descriptors=gpu.tma)
     # products that read a tile from shared memory hold one stage more than those through pages
-    fit = dense["block_m"] == 128 and fits(128, dense["tile_size"], 4, dense["num_stages"], shape, gpu, dense=True)
-    if gpu.tma and fit and parts_of(shape) == 1:
+    of_tile = 128, dense["tile_size"], warps, dense["num_stages"]
+    if gpu.tma and dense["block_m"] == 128 and fits(*of_tile, shape, gpu, dense=True):
         copied = replace(copied, least_tokens=LEAST_COPIED)
     return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix, overlap=overlap)
 
@@ -174,10 +175,11 @@ def item_range(
 
 @triton.jit
 def store_item(
-    item_ptr, kv_head, m, l, acc, out_ptr, lse_ptr, parts, f, out_strides, lse_strides,
+    item_ptr, kv_head, m, l, acc, out_ptr, lse_ptr, partial, f, out_strides, lse_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The output of a whole Q Block, or the sums of its segment into rows of `parts`.
+    """The output of a whole Q Block, or the sums of its segment into rows of `partial`. acc: as many PARTS.
 
     The item is read again: its fields would take registers in the loop over tiles.
     """
@@ -187,13 +189,17 @@ def store_item(
     row = query_row - first + token
     if part < 0:
         unserved = tl.where(seq_len < 0, float("nan"), 0.0)
-        store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f) + unserved, VALUE_SIZE)
+        acc = (acc[0] + unserved,) if PARTS == 1 else (acc[0] + unserved, acc[1] + unserved)
+        store_sums(out_ptr, out_strides, row, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
         store_lse(lse_ptr, lse_strides, row, head, live, m + unserved, l)
     else:
-        to_acc, to_m, to_l = parts
+        to_acc, to_m, to_l = partial
         at = scratch + part * (BLOCK_M // QUERIES_PER_KV * QUERIES_PER_KV) + tl.arange(0, BLOCK_M)
         acc_strides = (NUM_KV_HEADS * VALUE_SIZE, VALUE_SIZE)  # contiguous
-        store_rows(to_acc, acc_strides, at, kv_head + at * 0, live, acc, VALUE_SIZE)
+        SIZE: tl.constexpr = VALUE_SIZE if PARTS == 1 else FIRST
+        store_rows(to_acc, acc_strides, at, kv_head + at * 0, live, acc[0], SIZE)
+        if PARTS == 2:
+            store_rows(to_acc + FIRST, acc_strides, at, kv_head + at * 0, live, acc[1], VALUE_SIZE - FIRST)
         tl.store(to_m + at * NUM_KV_HEADS + kv_head, m, mask=live)
         tl.store(to_l + at * NUM_KV_HEADS + kv_head, l, mask=live)
 
@@ -257,7 +263,7 @@ def _attend_items_kernel(
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     plan_ptr,  # i32 [items, SIZE]
     counters_ptr,  # i32 [COUNTERS]
-    parts,  # acc, m, l: f32 [rows, num_kv_heads, VALUE_SIZE], [rows, num_kv_heads] twice
+    partial,  # acc, m, l: f32 [rows, num_kv_heads, VALUE_SIZE], [rows, num_kv_heads] twice
     softmax_scale,
     f,
     query_strides, key_strides, value_strides, table_strides, out_strides, lse_strides,  # None: of V, those of K
@@ -300,8 +306,8 @@ def _attend_items_kernel(
             done = place
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
             store_item(
-                item_of(plan_ptr, counters_ptr, done, WHICH, NUM_KV_HEADS), done % NUM_KV_HEADS, m, l, acc, out_ptr,
-                lse_ptr, parts, f, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, VALUE_SIZE, BLOCK_M,
+                item_of(plan_ptr, counters_ptr, done, WHICH, NUM_KV_HEADS), done % NUM_KV_HEADS, m, l, (acc,), out_ptr,
+                lse_ptr, partial, f, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, VALUE_SIZE, BLOCK_M, 1,
             )  # fmt: skip
         else:
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
@@ -312,14 +318,16 @@ def _attend_items_kernel(
 @triton.jit(do_not_specialize=["tiles"])  # do not recompile for another scratch
 def _attend_copied_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
-    keys,  # dense_tiles.Block of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED]
+    keys,  # dense_tiles.Block of [num_kv_heads * tiles * TILE_SIZE, lanes]
     values,  # the same of V
+    key_rest,  # Block of K's lanes from FIRST on, or None
+    value_rest,  # the same of V
     scales,  # of keys, of values: f32 [num_kv_heads * tiles * TILE_SIZE] or None
     out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     plan_ptr,  # i32 [items, SIZE]
     counters_ptr,  # i32 [COUNTERS]
-    parts,  # as of _attend_items_kernel
+    partial,  # as of _attend_items_kernel
     tiles,  # of one KV head, in the scratch
     softmax_scale,
     f,
@@ -328,6 +336,7 @@ def _attend_copied_kernel(
     BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, WHICH: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+    PARTS: tl.constexpr = 1 if key_rest is None else 2
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # wait for the copy; the plan is older
     place, there, seq, item = first_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
@@ -343,30 +352,29 @@ def _attend_copied_kernel(
             full_start, full_stop = clip_range(start, stop, full_lo, full_hi, f)
             token, head, live = q_block_rows(first, kv_head, first + left, QUERIES_PER_KV, BLOCK_M)
             row = query_row - first + token
-            q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+            q = load_parts(query_ptr, query_strides, row, head, live, HEAD_SIZE, PARTS)
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
-            m, l, acc = softmax_init(f, head, live, tl.maximum(part, 0), q, VALUE_SIZE)
-            q, acc = (q,), (acc,)
+            m, l, acc = init_parts(f, head, live, tl.maximum(part, 0), q, VALUE_SIZE, PARTS)
             at = (kv_head * tiles + region) * TILE_SIZE
             for j in range(full_start, full_stop):
                 m, l, acc = attend_block(
                     j, q, m, l, acc, context_len + token, seq_len, softmax_scale, f, r,
-                    keys, values, None, None, scales[0], scales[1], at + j * TILE_SIZE, 0,
+                    keys, values, key_rest, value_rest, scales[0], scales[1], at + j * TILE_SIZE, 0,
                     TILE_SIZE, VALUE_SIZE, MASKED=False, FOREIGN=False,
                 )  # fmt: skip
             for i in range(0, full_start - start + stop - full_stop):
                 j = masked_tile(i, full_start - start, start, full_stop)
                 m, l, acc = attend_block(
                     j, q, m, l, acc, context_len + token, seq_len, softmax_scale, f, r,
-                    keys, values, None, None, scales[0], scales[1], at + j * TILE_SIZE, 0,
+                    keys, values, key_rest, value_rest, scales[0], scales[1], at + j * TILE_SIZE, 0,
                     TILE_SIZE, VALUE_SIZE, MASKED=True, FOREIGN=False,
                 )  # fmt: skip
             done = place
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
             store_item(
                 item_of(plan_ptr, counters_ptr, done, WHICH, NUM_KV_HEADS), done % NUM_KV_HEADS, m, l,
-                narrow(acc[0], VALUE_SIZE), out_ptr, lse_ptr, parts, f, out_strides, lse_strides, NUM_KV_HEADS,
-                QUERIES_PER_KV, VALUE_SIZE, BLOCK_M,
+                narrow_parts(acc, VALUE_SIZE, PARTS), out_ptr, lse_ptr, partial, f, out_strides, lse_strides,
+                NUM_KV_HEADS, QUERIES_PER_KV, VALUE_SIZE, BLOCK_M, PARTS,
             )  # fmt: skip
         else:
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
@@ -378,7 +386,8 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
     rows = max(triton.next_power_of_2(block_q * shape.queries_per_kv), smallest_block_m(shape))
     form = rows, tile_size, run_length(part.gather, batch, tile_size)
-    _attend_items_kernel[(min(part.programs or config.programs, cut.most_places(batch)),)](
+    programs = cut.short_programs if short else part.programs or config.programs
+    _attend_items_kernel[(min(programs, cut.most_places(batch)),)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, out, lse, workspace.plan,
         workspace.counters, (workspace.acc, workspace.m, workspace.l), batch.softmax_scale, bundle(features, config),
         batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(), out.stride(),
@@ -399,7 +408,7 @@ def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:
     limits = batch.num_tokens, batch.block_table.shape[1] * shape.block_size
     copy_pages(batch, features, copy.key, copy.value, scales, tiles, how, limits)
     _attend_copied_kernel[(min(how.programs, cut.most_places(batch)),)](
-        batch.query, *sources["copied"][:2], scales, out, lse, workspace.plan, workspace.counters,
+        batch.query, *sources["copied"], scales, out, lse, workspace.plan, workspace.counters,
         (workspace.acc, workspace.m, workspace.l), tiles, batch.softmax_scale, bundle(features, how),
         batch.query.stride(), out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
@@ -415,7 +424,7 @@ def _sized(part: Part | Copied, shape: AttentionShape) -> tuple[int, int]:
     return block_m_of(part, shape), part.tile_size
 
 
-_grid = StaticGrid(_sized, padded, make_plan, _attend_pages, _attend_copied, merge_parts)
+_grid = StaticGrid(_sized, copied_lanes, make_plan, _attend_pages, _attend_copied, merge_parts)
 workspace, prepare, check = _grid.workspace, _grid.prepare, ensure_served
 
 

@@ -20,14 +20,14 @@ from common.spec.workspaces import CopyScratch
 class StaticGrid:
     """What a DSL brings; configs are those of its static_grid.py.
 
-    sized: rows of a Q Block and keys of a tile that the kernels really have for a part of a config. padded: lanes of
-    the copy for so many lanes of K or V. make_plan, merge_parts: of its files of these names. attend_pages: launches
-    the items of a list, through pages. attend_copied: copies, launches the items whose keys are in the copy, and
-    returns whether the shapes allow other long queries.
+    sized: rows of a Q Block and keys of a tile that the kernels really have for a part of a config. copied_lanes: of
+    the copy of K and of V. make_plan, merge_parts: of its files of these names. attend_pages: launches the items of a
+    list, through pages. attend_copied: copies, launches the items whose keys are in the copy, and returns whether the
+    shapes allow other long queries.
     """
 
     sized: Callable[[Any, AttentionShape], tuple[int, int]]
-    padded: Callable[[int], int]
+    copied_lanes: Callable[[AttentionShape], tuple[int, int]]
     make_plan: Callable[..., int]
     attend_pages: Callable[..., None]
     attend_copied: Callable[..., bool]
@@ -40,8 +40,8 @@ class StaticGrid:
         if copied.least_tokens:
             parts.append(copied)
         if 0 < copied.least_tokens <= capacity.num_tokens:
-            lanes = self.padded(shape.head_size), self.padded(shape.value_lanes)
-            copy = CopyScratch.up_to(capacity, shape, self.sized(copied, shape)[1], 1, 0, lanes, None)
+            lanes, tile_size = self.copied_lanes(shape), self.sized(copied, shape)[1]
+            copy = CopyScratch.up_to(capacity, shape, tile_size, 1, 0, lanes, None)
         rows = scratch_rows(shape, config.programs, max(self.sized(part, shape)[0] for part in parts))
         short = self._class(config.decode, shape)
         return PlannedScratch.up_to(capacity, shape, Cut(short, SHORT_QUERY, short, rows=rows), copy)
@@ -79,6 +79,7 @@ class StaticGrid:
             programs = config.prefill.programs or config.programs
             return Cut(self._class(config.prefill, shape), SHORT_QUERY, short, programs=programs, **sizes)
         long = self._class(copied, shape)
+        sizes["short_programs"] = max(of_short // 2, 1)  # beside which prompts find registers
         tiles = len(workspace.copy.key) // (shape.num_kv_heads * long[1])
         return Cut(long, SHORT_QUERY, short, programs=copied.programs, copied=tiles, **sizes)
 

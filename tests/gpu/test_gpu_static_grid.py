@@ -19,12 +19,12 @@ TOKENS, SEQS, KEYS = 2048, 32, 4096
 BATCHES = 50
 
 
-def captured(kernel_id, tokens=TOKENS):
+def captured(kernel_id, tokens=TOKENS, shape=SHAPE):
     """The kernel, a batch that fills the capacity, its outputs, and the graph of one launch on them."""
     kernel = here(kernel_id)
-    batch = at_capacity([(tokens // SEQS, KEYS)] * SEQS, SHAPE, tokens, SEQS, KEYS, device="cuda")
-    config, _ = registry.default_config(kernel_id, kernel, SHAPE, batch.stats, detect())
-    workspace = kernel.workspace(SHAPE, Capacity.of(batch), config)
+    batch = at_capacity([(tokens // SEQS, KEYS)] * SEQS, shape, tokens, SEQS, KEYS, device="cuda")
+    config, _ = registry.default_config(kernel_id, kernel, shape, batch.stats, detect())
+    workspace = kernel.workspace(shape, Capacity.of(batch), config)
     out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2], device="cuda")
 
     def launch():
@@ -46,13 +46,18 @@ def results(outputs, run):
 
 
 @pytest.mark.parametrize("kernel_id", ["triton/static_grid", "helion/static_grid"])
-@pytest.mark.parametrize("tokens", [TOKENS, TOKENS // 2], ids=["copied", "paged"])
-def test_fifty_random_batches_replay_with_the_bits_of_eager_launches(kernel_id, tokens):
-    kernel, static, outputs, workspace, launch, graph = captured(kernel_id, tokens)
+@pytest.mark.parametrize(
+    ("tokens", "heads"),
+    [(TOKENS, (32, 8, 128)), (TOKENS // 2, (32, 8, 128)), (TOKENS, (32, 8, 96)), (TOKENS, (16, 8, 256))],
+    ids=["copied", "paged", "copied-96", "copied-256"],
+)
+def test_fifty_random_batches_replay_with_the_bits_of_eager_launches(kernel_id, tokens, heads):
+    shape = AttentionShape(*heads, 16, torch.bfloat16)
+    kernel, static, outputs, workspace, launch, graph = captured(kernel_id, tokens, shape)
     generator = random.Random(11)
     for seed in range(BATCHES):
         lens = random_lens(generator, tokens, SEQS, KEYS) if seed else []
-        batch = at_capacity(lens, SHAPE, tokens, SEQS, KEYS, device="cuda", seed=seed)
+        batch = at_capacity(lens, shape, tokens, SEQS, KEYS, device="cuda", seed=seed)
         refill(static, batch)
         eager, replayed = results(outputs, launch), results(outputs, graph.replay)
         for mine, theirs in zip(replayed, eager, strict=True):

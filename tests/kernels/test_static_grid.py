@@ -71,20 +71,25 @@ def test_layers_of_a_step_share_its_plan(dsl):
         assert torch.equal(planned.counters, before[0]) and torch.equal(planned.plan, before[1])
 
 
-@pytest.mark.parametrize("keys", [None, 0, 60], ids=["pages", "no-room", "copies"])
+@pytest.mark.parametrize(
+    ("keys", "head_size"),
+    [(None, 16), (0, 16), (60, 16), pytest.param(60, 80, marks=pytest.mark.slow)],
+    ids=["pages", "no-room", "copies", "copies-heads-in-parts"],
+)
 @pytest.mark.slow_in_helion
-def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one(dsl, keys):
+def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one(dsl, keys, head_size):
     """keys: that the copy has room for; None: nothing is copied."""
+    shape = dataclasses.replace(SHAPE, head_size=head_size)
     static_grid, generator, workspace = dsl.module("static_grid"), random.Random(5), None
     config = parts(static_grid) if keys is None else copying(static_grid)
     for seed in range(6):
         lens = random_lens(generator, TOKENS, SEQS, KEYS) if seed else []
-        batch = at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS, seed=seed)
+        batch = at_capacity(lens, shape, TOKENS, SEQS, KEYS, seed=seed)
         capacity = Capacity(batch.num_tokens, batch.num_seqs, batch.device, keys or 0)
         if workspace is None:
-            workspace = static_grid.workspace(SHAPE, capacity, config)
+            workspace = static_grid.workspace(shape, capacity, config)
         used = judged(static_grid, batch, PLAIN, config, workspace)
-        fresh = static_grid.workspace(SHAPE, capacity, config)
+        fresh = static_grid.workspace(shape, capacity, config)
         poisoned(fresh)
         for mine, theirs in zip(used, launched(static_grid, batch, PLAIN, config, fresh), strict=True):
             assert torch.equal(bits(mine), bits(theirs)), lens
