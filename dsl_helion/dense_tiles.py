@@ -5,7 +5,6 @@ import torch
 
 from common.spec import Features, PagedBatch
 from common.spec.kernel import new_tokens
-from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_helion.arithmetic import int32
 from dsl_helion.binding import loadable, value_dtype
 from dsl_helion.head_parts import FIRST, lanes_of
@@ -108,9 +107,3 @@ def tile_sources(
         return {"new": new}, 0
     tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
     return {"copied": (loadable(key), loadable(value))}, tiles
-
-
-def may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
-    """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
-    longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
-    return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles

@@ -25,7 +25,7 @@ from common.choice.legal import fits_one, fitted_part, programs_at_once
 from common.serving.static_grid import StaticGrid
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Precision, copied_scales, parts_of
-from common.spec.metadata import BatchStats, power_of_two
+from common.spec.metadata import BatchStats, cdiv, power_of_two
 from common.spec.step_plan import (
     HOLE,
     ITEMS,
@@ -51,7 +51,7 @@ from dsl_helion.binding import (
     smallest_block_m,
 )
 from dsl_helion.copy_pages import copy_pages
-from dsl_helion.dense_tiles import attend_block, masked_tile, may_overflow, tile_sources
+from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.head_parts import FIRST, first_lanes, init_sums, load_parts, store_sums
 from dsl_helion.masks import clip_range, join_loops, kv_tile_range
@@ -61,7 +61,6 @@ from dsl_helion.step_plan import item_at, make_plan
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
-LEAST_COPIED = 1025  # query tokens of a capture whose keys are copied
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class Part:
 class Copied(Cdna):
     """Long queries whose keys are copied first. copy_programs: of the copy, over all its tiles.
 
-    least_tokens: captures of fewer query tokens copy nothing, for few Q Blocks would read each key; 0: none copies.
+    least_tokens: captures of fewer query tokens, as many as fill a Q Block of each program, copy nothing; 0: none does.
     gather: how the copy reads the pages, as of unpaged.Prefill.
     """
 
@@ -164,7 +163,7 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     # products that read a tile from shared memory hold one stage more than those through pages
     of_tile = 128, dense["tile_size"], warps, dense["num_stages"]
     if gpu.tma and dense["block_m"] == 128 and fits_one(*of_tile, shape, gpu, dense=True):
-        copied = replace(copied, least_tokens=LEAST_COPIED)
+        copied = replace(copied, least_tokens=cdiv(copied.programs * copied.block_m, shape.num_query_heads))
     return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix)
 
 
@@ -403,8 +402,8 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     run(_attend_items, how, args, part.registers, block_sizes=[rows, tile_size])
 
 
-def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:
-    """The copy, and the items whose keys are in it. Returns whether the shapes allow other long queries."""
+def _attend_copied(batch, features, out, config, workspace, lse, cut) -> None:
+    """The copy, and the items whose keys are in it."""
     shape, how, copy = batch.shape, held(config, batch.shape), workspace.copy
     sources, tiles = tile_sources(batch, features, copy.key, copy.value, how.tile_size, False)
     keys, values = sources["copied"]
@@ -418,7 +417,6 @@ def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:
         LISTS.index("copied"), min(how.programs, cut.most_places(batch)),
     )  # fmt: skip
     run(_copied_items, how, args, block_sizes=[block_m_of(how, shape), how.tile_size], descriptors=True)
-    return may_overflow(batch, tiles, how.tile_size)
 
 
 def _alone(config: Config, part: Part) -> SimpleNamespace:

@@ -6,9 +6,9 @@ first; in a sequence the last Q Block first. So what is left at the end is small
 the same K and V, out of L2. Segments of a Q Block stand side by side; KV heads are not planned, as each has the same
 items. Tiles have `unit` keys where sequences of both classes are compared.
 
-How many segments share a Q Block, the device chooses (segment_tiles): as many as end soonest, where each program takes
-the next item when it is done with one. The items of short queries come first, as either class has a launch of its own,
-and an item says where the copy of its sequence's keys lies (copy_pages.py).
+How many segments share a Q Block, the device chooses (segment_tiles), of either class as many as end soonest, where
+each program takes the next item when it is done with one. The items of short queries come first, as either class has a
+launch of its own, and an item says where the copy of its sequence's keys lies (copy_pages.py).
 """
 
 from dataclasses import dataclass
@@ -84,6 +84,13 @@ def longest_tiles(seq_len, block_q, sees, unit):
     return torch.maximum(cdiv(torch.minimum(seq_len, block_q + int32(sees)), unit), int32(1))
 
 
+def with_more(longest, work, which, query_len, seq_len, count, block_q, sees, f, unit):
+    """Tiles of the longest Q Block, and of all, with those of the sequences that are `which`."""
+    most = torch.where(which & (count > 0), longest_tiles(seq_len, block_q, sees, unit), 1)
+    more = torch.where(which, count * longest_tiles(mean_keys(query_len, seq_len, f), block_q, sees, unit), 0)
+    return torch.maximum(longest, most.amax(0)), work + more.to(torch.float32).sum(0)
+
+
 def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, each):
     """Tiles of a segment, of those in `each`, with which the items end soonest.
 
@@ -99,18 +106,24 @@ def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_hea
     return torch.where(cost <= cost.amin(0), each, 0).amax(0)
 
 
-def counted(seq_len, count, tokens, choices, sees, unit, ratio):
-    """Items, and rows of scratch, of sequences [sequence] with each choice of tiles a segment."""
+def choices_of(longest, chunk):
+    """Tiles of a segment where the longest Q Block has 1, 1, 2, 3, 4, 6, 8, ... segments."""
+    halvings = hl.arange(chunk)
+    return cdiv(longest, ((2 + halvings % 2) << (halvings // 2)) >> 1)
+
+
+def counted(items, rows, seq_len, count, choices, tokens, sees, unit, ratio):
+    """Items, and rows of scratch, with those of more sequences [sequence], with each choice of tiles a segment."""
     n = count[:, None] * cdiv(longest_tiles(seq_len, tokens, sees, unit)[:, None], choices[None, :])
-    rows = torch.where(n > count[:, None], n * tokens[:, None] * ratio, 0)
-    return n.sum(0, dtype=torch.int32), rows.sum(0).to(torch.int32)
+    more = torch.where(n > count[:, None], n * tokens[:, None] * ratio, 0)
+    return items + n.sum(0, dtype=torch.int32), rows + more.sum(0).to(torch.int32)
 
 
-def store_counters(counters, numbers, items, shorts, total, each, longest, refused):
+def store_counters(counters, numbers, items, shorts, merges, refused):
     """Write the COUNTERS of a plan; those that launches count by begin at 0. numbers: how many there are."""
     of = hl.arange(numbers)
     found = torch.where(of == ITEMS, items, torch.where(of == SHORT_ITEMS, shorts, 0))
-    found = torch.where((of == MERGES) & (each < longest), total, found)
+    found = torch.where(of == MERGES, merges, found)
     hl.store(counters, [of], torch.where(of == REFUSED, refused, found))
 
 
@@ -143,7 +156,7 @@ def _plan_kernel(
     num_tokens: int,
     max_keys: int,  # of a sequence
     groups: int,  # of Q Blocks, at most
-    programs: int,  # that take the items of all KV heads, and where no query is long
+    programs: int,  # that take the items of long queries under all KV heads, and of short ones
     short_programs: int,
     rows_at_most: int,  # of scratch for one KV head
     num_kv_heads: int,
@@ -156,84 +169,83 @@ def _plan_kernel(
 ) -> None:  # fmt: skip
     num_seqs = seq_lens.size(0)
     hl.specialize((plan.size(1), counters.size(0)))
-    lengths, limits = (query_start_loc, seq_lens, num_tokens, max_keys), (num_tokens, max_keys)
+    limits = num_tokens, max_keys
+    of_batch = (query_start_loc, seq_lens, *limits), short_queries, short_q, block_q
     for program in hl.grid(groups):
         number = program * blocks + hl.arange(blocks)  # of a Q Block, sequence by sequence
         seq, before = number * 0, number * 0  # its sequence, Q Blocks of those before it
         total, refused = hl.zeros([], dtype=torch.int32), hl.zeros([], dtype=torch.int32)
-        longest, longs = hl.full([], 1, dtype=torch.int32), hl.zeros([], dtype=torch.int32)  # Q Blocks of long queries
-        work = hl.zeros([], dtype=torch.float32)
+        longs = hl.zeros([], dtype=torch.int32)  # Q Blocks of long queries
+        longest, longest_short = hl.full([], 1, dtype=torch.int32), hl.full([], 1, dtype=torch.int32)  # their tiles
+        work, work_short = hl.zeros([], dtype=torch.float32), hl.zeros([], dtype=torch.float32)  # tiles of all
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
             there = index < num_seqs
-            _, query_len_a, seq_len_a, count_a, tokens_a, short_a = sequences_at(
-                index, there, lengths, short_queries, short_q, block_q
-            )
+            _, query_len_a, seq_len_a, count_a, tokens_a, short_a = sequences_at(index, there, *of_batch)
             ends = total + hl.cumsum(count_a, 0)
             ended = ends[None, :] <= number[:, None]
             seq = seq + ended.to(torch.int32).sum(1).to(torch.int32)
             before = torch.maximum(before, torch.where(ended, ends[None, :], 0).amax(1))
             total = total + count_a.sum(0, dtype=torch.int32)
             refused = torch.maximum(refused, (seq_len_a < 0).to(torch.int32).amax(0))
-            mine = torch.where(count_a > 0, longest_tiles(seq_len_a, tokens_a, sees, unit), 1)
-            longest = torch.maximum(longest, mine.amax(0))
             longs = longs + torch.where(short_a, 0, count_a).sum(0, dtype=torch.int32)
-            mean = mean_keys(query_len_a, seq_len_a, f)
-            work = work + (count_a * longest_tiles(mean, tokens_a, sees, unit)).to(torch.float32).sum(0)
+            of = query_len_a, seq_len_a, count_a, tokens_a, sees, f, unit
+            longest, work = with_more(longest, work, ~short_a, *of)
+            longest_short, work_short = with_more(longest_short, work_short, short_a, *of)
         live = number < total
-        start, query_len, seq_len, count, tokens, short = sequences_at(
-            seq, live, lengths, short_queries, short_q, block_q
-        )
+        start, query_len, seq_len, count, tokens, short = sequences_at(seq, live, *of_batch)
         first = (number - before) * tokens
         tiles = order_tiles(seq_len, unit)
 
-        halvings = hl.arange(chunk)  # 1, 1, 2, 3, 4, 6, 8, ... segments of the longest
-        choices = cdiv(longest, ((2 + halvings % 2) << (halvings // 2)) >> 1)
-        items, rows = choices * 0, choices * 0
+        choices, of_short = choices_of(longest, chunk), choices_of(longest_short, chunk)
+        items, rows, short_items, short_rows = choices * 0, choices * 0, choices * 0, choices * 0
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
             there = index < num_seqs
-            _, _, seq_len_b, count_b, tokens_b, _ = sequences_at(index, there, lengths, short_queries, short_q, block_q)
-            more_items, more_rows = counted(seq_len_b, count_b, tokens_b, choices, sees, unit, ratio)
-            items, rows = items + more_items, rows + more_rows
-        taking = torch.where(longs > 0, int32(programs), int32(short_programs))
-        each = segment_tiles(longest, work, items, rows, taking, rows_at_most, num_kv_heads, choices)
+            _, _, seq_len_b, count_b, tokens_b, short_b = sequences_at(index, there, *of_batch)
+            how = tokens_b, sees, unit, ratio
+            items, rows = counted(items, rows, seq_len_b, torch.where(short_b, 0, count_b), choices, *how)
+            short_items, short_rows = counted(
+                short_items, short_rows, seq_len_b, torch.where(short_b, count_b, 0), of_short, *how
+            )
+        most_rows = torch.where((longs > 0) & (longs < total), int32(rows_at_most // 2), int32(rows_at_most))
+        each = segment_tiles(longest, work, items, rows, int32(programs), most_rows, num_kv_heads, choices)
+        each_short = segment_tiles(
+            longest_short, work_short, short_items, short_rows, int32(short_programs), most_rows, num_kv_heads, of_short
+        )
+        merges = torch.where((each < longest) | (each_short < longest_short), total, 0)
 
-        own = cdiv(longest_tiles(seq_len, tokens, sees, unit), each)
-        place = (
-            count - 1 - (number - before)
-        ) * own  # items before this one, here of its sequence, and rows of scratch
+        own = cdiv(longest_tiles(seq_len, tokens, sees, unit), torch.where(short, each_short, each))
+        place = (count - 1 - (number - before)) * own  # items before this one, here of its sequence
         scratch = place * tokens * ratio
         num_items = hl.zeros([], dtype=torch.int32)
         shorts = hl.zeros([], dtype=torch.int32)  # items of short queries, and their rows of scratch
-        short_rows = hl.zeros([], dtype=torch.int32)
+        rows_of_shorts = hl.zeros([], dtype=torch.int32)
         region = number * 0
         for begin in hl.grid(0, num_seqs, sequences):
             index = begin + hl.arange(sequences)
             there = index < num_seqs
-            _, _, seq_len_c, count_c, tokens_c, short_c = sequences_at(
-                index, there, lengths, short_queries, short_q, block_q
-            )
+            _, _, seq_len_c, count_c, tokens_c, short_c = sequences_at(index, there, *of_batch)
             earlier = index[None, :] < seq[:, None]  # of as many tiles too these come first
-            segments = cdiv(longest_tiles(seq_len_c, tokens_c, sees, unit), each)
+            segments = cdiv(longest_tiles(seq_len_c, tokens_c, sees, unit), torch.where(short_c, each_short, each))
             first_ones = order_tiles(seq_len_c, unit)[None, :] > tiles[:, None] - earlier.to(torch.int32)
             same = (index[None, :] != seq[:, None]) & (short_c[None, :] == short[:, None])
             more = torch.where(first_ones & same, (count_c * segments)[None, :], 0)
             place = place + more.sum(1).to(torch.int32)
             of_part = torch.where(segments > 1, tokens_c * ratio, 0)
-            of_short = torch.where(short_c, count_c * segments, 0)
-            shorts = shorts + of_short.sum(0, dtype=torch.int32)
-            short_rows = short_rows + (of_short * of_part).sum(0, dtype=torch.int32)
+            short_ones = torch.where(short_c, count_c * segments, 0)
+            shorts = shorts + short_ones.sum(0, dtype=torch.int32)
+            rows_of_shorts = rows_of_shorts + (short_ones * of_part).sum(0, dtype=torch.int32)
             _, _, copied_c = region_tiles(query_start_loc, seq_lens, index, there, f, tile, short_queries, limits)
             region = region + torch.where(earlier, copied_c[None, :], 0).sum(1).to(torch.int32)
             scratch = scratch + (of_part[None, :] * more).sum(1).to(torch.int32)
             num_items = num_items + (count_c * segments).sum(0, dtype=torch.int32)
         place = place + torch.where(short, 0, shorts)
-        scratch = scratch + torch.where(short, 0, short_rows)
+        scratch = scratch + torch.where(short, 0, rows_of_shorts)
         low, _, own_tiles = region_tiles(query_start_loc, seq_lens, seq, live, f, tile, short_queries, limits)
         region = torch.where(short | (region + own_tiles > copied), NOWHERE, region - low)
         if program == 0:
-            store_counters(counters, numbers, num_items, shorts, total, each, longest, refused)
+            store_counters(counters, numbers, num_items, shorts, merges, refused)
 
         position = seq_len - query_len + first
         last_pos = position + torch.minimum(tokens, query_len - first) - 1

@@ -28,7 +28,7 @@ from common.gpus import warp_size
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, parts_of, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
-from common.spec.workspaces import CopyScratch, has_room, of_lanes, partials
+from common.spec.workspaces import CopyScratch, has_room, may_overflow, of_lanes, partials
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
@@ -44,7 +44,7 @@ from dsl_helion.binding import (
     smallest_block_m,
 )
 from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
-from dsl_helion.dense_tiles import attend_block, masked_tile, may_overflow, tile_sources
+from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_helion.features import bundle, narrow, row_operands
 from dsl_helion.head_parts import first_lanes, init_sums, load_parts, store_partial_sums, store_sums
 from dsl_helion.masks import kv_tile_range, segment_range

@@ -12,7 +12,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from common.spec import Features, PagedBatch
 from common.spec.kernel import parts_of
-from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_triton.binding import padded, value_dtype
 from dsl_triton.features import new_tokens
 from dsl_triton.head_parts import FIRST
@@ -189,9 +188,3 @@ def _is_boxed(new: torch.Tensor) -> bool:
     """Whether the heads of a token are contiguous and tokens begin at multiples of 16 bytes, as TMA needs."""
     together = new.shape[1] == 1 or new.stride(1) == new.shape[2]
     return together and new.data_ptr() % 16 == 0 and new.stride(0) * new.element_size() % 16 == 0
-
-
-def may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
-    """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
-    longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
-    return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles

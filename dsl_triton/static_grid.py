@@ -24,11 +24,11 @@ from common.choice.legal import fitted_part, programs_at_once
 from common.serving.static_grid import StaticGrid
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Precision, copied_scales, launches
-from common.spec.metadata import BatchStats
+from common.spec.metadata import BatchStats, cdiv
 from common.spec.step_plan import LISTS, ensure_served
 from dsl_triton.binding import block_m_of, fits, smallest_block_m, strides
 from dsl_triton.copy_pages import copied_lanes, copy_pages
-from dsl_triton.dense_tiles import attend_block, masked_tile, may_overflow, tile_sources
+from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.head_parts import FIRST, init_parts, load_parts, narrow_parts, store_sums
 from dsl_triton.masks import clip_range, join_loops, kv_tile_range
@@ -46,7 +46,6 @@ from dsl_triton.step_plan import HOLE, ITEMS, NOWHERE, SHORT_ITEMS, SIZE, item_a
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
-LEAST_COPIED = 1025  # query tokens of a capture whose keys are copied
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Part:
 class Copied(Cdna):
     """Long queries whose keys are copied first. copy_programs: of the copy, over all its tiles.
 
-    least_tokens: captures of fewer query tokens copy nothing, for few Q Blocks would read each key; 0: none copies.
+    least_tokens: captures of fewer query tokens, as many as fill a Q Block of each program, copy nothing; 0: none does.
     descriptors: as of unpaged.Prefill.
     """
 
@@ -154,7 +153,7 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     # products that read a tile from shared memory hold one stage more than those through pages
     of_tile = 128, dense["tile_size"], warps, dense["num_stages"]
     if gpu.tma and dense["block_m"] == 128 and fits(*of_tile, shape, gpu, dense=True):
-        copied = replace(copied, least_tokens=LEAST_COPIED)
+        copied = replace(copied, least_tokens=cdiv(copied.programs * copied.block_m, shape.num_query_heads))
     return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix, overlap=overlap)
 
 
@@ -400,8 +399,8 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     )  # fmt: skip
 
 
-def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:
-    """The copy, and the items whose keys are in it. Returns whether the shapes allow other long queries."""
+def _attend_copied(batch, features, out, config, workspace, lse, cut) -> None:
+    """The copy, and the items whose keys are in it."""
     shape, how, copy = batch.shape, config, workspace.copy
     sources, tiles = tile_sources(batch, features, copy.key, copy.value, how.tile_size, False, how.descriptors)
     scales = copied_scales(features, copy.scales)
@@ -416,7 +415,6 @@ def _attend_copied(batch, features, out, config, workspace, lse, cut) -> bool:
         WHICH=LISTS.index("copied"), OVERLAP=how.overlap, num_warps=how.num_warps, num_stages=how.num_stages,
         **how.options(), **({"launch_pdl": True} if how.overlap else {}),
     )  # fmt: skip
-    return may_overflow(batch, tiles, how.tile_size)
 
 
 def _sized(part: Part | Copied, shape: AttentionShape) -> tuple[int, int]:

@@ -6,9 +6,9 @@ first; in a sequence the last Q Block first. So what is left at the end is small
 the same K and V, out of L2. Segments of a Q Block stand side by side; KV heads are not planned, as each has the same
 items. Tiles have UNIT keys where sequences of both classes are compared.
 
-How many segments share a Q Block, the host says, or the device chooses (segment_tiles): as many as end soonest, where
-each program takes the next item when it is done with one. Then the items of short queries come first, as either class
-has a launch of its own, and an item says where the copy of its sequence's keys lies (copy_pages.py).
+How many segments share a Q Block, the host says, or the device chooses (segment_tiles), of either class as many as end
+soonest, where each program takes the next item when it is done with one. Then the items of short queries come first, as
+either class has a launch of its own, and an item says where the copy of its sequence's keys lies (copy_pages.py).
 """
 
 import triton
@@ -89,6 +89,14 @@ def longest_tiles(seq_len, block_q, sees, UNIT: tl.constexpr):
 
 
 @triton.jit
+def with_more(longest, work, which, query_len, seq_len, count, block_q, sees, f, UNIT: tl.constexpr):
+    """Tiles of the longest Q Block, and of all, with those of the sequences that are `which`."""
+    most = tl.where(which & (count > 0), longest_tiles(seq_len, block_q, sees, UNIT), 1)
+    more = tl.where(which, count * longest_tiles(mean_keys(query_len, seq_len, f), block_q, sees, UNIT), 0)
+    return tl.maximum(longest, tl.max(most, 0)), work + tl.sum(more.to(tl.float32), 0)
+
+
+@triton.jit
 def segment_tiles(
     longest, work, items, rows, programs, rows_at_most, num_kv_heads, each
 ):  # fmt: skip
@@ -107,31 +115,45 @@ def segment_tiles(
 
 
 @triton.jit
+def choices_of(longest):
+    """Tiles of a segment where the longest Q Block has 1, 1, 2, 3, 4, 6, 8, ... segments."""
+    halvings = tl.arange(0, CHUNK)
+    return tl.cdiv(longest, (((2 + halvings % 2) << (halvings // 2)) >> 1))
+
+
+@triton.jit
 def tiles_by_choice(
     num_seqs, lengths, longest, work, programs, rows_at_most, num_kv_heads, sees,
     SHORT: tl.constexpr, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr, UNIT: tl.constexpr, RATIO: tl.constexpr,
     SEQUENCES: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of a segment, as `segment_tiles`, of the numbers of segments that are compared."""
-    halvings = tl.arange(0, CHUNK)  # 1, 1, 2, 3, 4, 6, 8, ... segments of the longest
-    choices = tl.cdiv(longest, (((2 + halvings % 2) << (halvings // 2)) >> 1))
-    items = choices * 0
-    rows = choices * 0
+    """Tiles of a segment of long and of short queries, as `segment_tiles`. longest, work, programs: of both."""
+    choices, of_short = choices_of(longest[0]), choices_of(longest[1])
+    items, short_items = choices * 0, choices * 0
+    rows, short_rows = choices * 0, choices * 0
     for begin in range(0, num_seqs, SEQUENCES):
         index = begin + tl.arange(0, SEQUENCES)
-        _, _, s, c, b, _ = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
-        n = c[:, None] * tl.cdiv(longest_tiles(s, b, sees, UNIT)[:, None], choices[None, :])
-        items += tl.sum(n, 0)
-        rows += tl.sum(tl.where(n > c[:, None], n * b[:, None] * RATIO, 0), 0)
-    return segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, choices)
+        _, _, s, c, b, short = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
+        short = short[:, None]
+        each = tl.where(short, of_short[None, :], choices[None, :])
+        n = c[:, None] * tl.cdiv(longest_tiles(s, b, sees, UNIT)[:, None], each)
+        of_parts = tl.where(n > c[:, None], n * b[:, None] * RATIO, 0)
+        items += tl.sum(tl.where(short, 0, n), 0)
+        short_items += tl.sum(tl.where(short, n, 0), 0)
+        rows += tl.sum(tl.where(short, 0, of_parts), 0)
+        short_rows += tl.sum(tl.where(short, of_parts, 0), 0)
+    of_long = segment_tiles(longest[0], work[0], items, rows, programs[0], rows_at_most, num_kv_heads, choices)
+    return of_long, segment_tiles(
+        longest[1], work[1], short_items, short_rows, programs[1], rows_at_most, num_kv_heads, of_short
+    )
 
 
 @triton.jit
-def store_counters(counters_ptr, items, shorts, total, each, longest, refused):
+def store_counters(counters_ptr, items, shorts, merges, refused):
     """Write the COUNTERS of a plan, by its first program; those that launches count by begin at 0."""
     of = tl.arange(0, COUNTERS)
     found = tl.where(of == ITEMS, items, tl.where(of == SHORT_ITEMS, shorts, 0))
-    found = tl.where((of == MERGES) & (each < longest), total, found)
+    found = tl.where(of == MERGES, merges, found)
     tl.store(counters_ptr + of, tl.where(of == REFUSED, refused, found), mask=tl.program_id(0) == 0)
 
 
@@ -167,7 +189,7 @@ def _plan_kernel(
     max_keys,  # of a sequence
     blocks,  # Q Blocks at most; what is left over is END
     segments,  # of a Q Block, at most; not read with CHOICE
-    programs,  # that take the items of all KV heads, and where no query is long; not read without CHOICE
+    programs,  # that take the items of long queries under all KV heads, and of short ones; not read without CHOICE
     short_programs,
     rows_at_most,  # of scratch for one KV head
     num_kv_heads, sees,
@@ -182,9 +204,11 @@ def _plan_kernel(
     before = number * 0  # Q Blocks of the sequences before its own
     total = 0
     refused = 0
-    longest = 1
-    longs = 0  # Q Blocks of long queries
+    longest = 1  # tiles of the longest Q Block of long queries, and of all
     work = 0.0
+    longs = 0  # Q Blocks
+    longest_short = 1
+    work_short = 0.0
     for begin in range(0, num_seqs, SEQUENCES):
         index = begin + tl.arange(0, SEQUENCES)
         there = index < num_seqs
@@ -196,24 +220,28 @@ def _plan_kernel(
         total += tl.sum(count, 0)
         refused = tl.maximum(refused, tl.max((seq_len < 0).to(tl.int32), 0))
         if CHOICE:
-            most = tl.max(tl.where(count > 0, longest_tiles(seq_len, block_q, sees, UNIT), 1), 0)
-            longest = tl.maximum(longest, most)
             longs += tl.sum(tl.where(of_short, 0, count), 0)
-            mean = mean_keys(query_len, seq_len, f)
-            work += tl.sum((count * longest_tiles(mean, block_q, sees, UNIT)).to(tl.float32), 0)
+            of = query_len, seq_len, count, block_q, sees, f, UNIT
+            longest, work = with_more(longest, work, ~of_short, *of)
+            longest_short, work_short = with_more(longest_short, work_short, of_short, *of)
     live = number < total
     start, query_len, seq_len, count, block_q, short = sequences_at(seq, live, lengths, SHORT, SHORT_Q, BLOCK_Q)
     first = (number - before) * block_q
     tiles = order_tiles(seq_len, UNIT)
 
     each = longest
+    each_short = longest_short
     if CHOICE:
-        each = tiles_by_choice(
-            num_seqs, lengths, longest, work, tl.where(longs > 0, programs, short_programs), rows_at_most,
+        rows = tl.where((longs > 0) & (longs < total), rows_at_most // 2, rows_at_most)  # of either class
+        each, each_short = tiles_by_choice(
+            num_seqs, lengths, (longest, longest_short), (work, work_short), (programs, short_programs), rows,
             num_kv_heads, sees, SHORT, SHORT_Q, BLOCK_Q, UNIT, RATIO, SEQUENCES,
         )  # fmt: skip
+    is_cut = (each < longest) | (each_short < longest_short)
 
-    own = tl.cdiv(longest_tiles(seq_len, block_q, sees, UNIT), each) if CHOICE else number * 0 + segments
+    own = number * 0 + segments
+    if CHOICE:
+        own = tl.cdiv(longest_tiles(seq_len, block_q, sees, UNIT), tl.where(short, each_short, each))
     rank = count - 1 - (number - before)  # Q Blocks that come before this one: here those of its own sequence
     place = rank * own  # items that come before this one, and rows of scratch
     scratch = place * block_q * RATIO
@@ -225,7 +253,9 @@ def _plan_kernel(
         index = begin + tl.arange(0, SEQUENCES)
         _, _, s, c, b, of_short = sequences_at(index, index < num_seqs, lengths, SHORT, SHORT_Q, BLOCK_Q)
         earlier = index[None, :] < seq[:, None]  # of as many tiles too these come first
-        n = tl.cdiv(longest_tiles(s, b, sees, UNIT), each) if CHOICE else index * 0 + segments
+        n = index * 0 + segments
+        if CHOICE:
+            n = tl.cdiv(longest_tiles(s, b, sees, UNIT), tl.where(of_short, each_short, each))
         more = tl.where(order_tiles(s, UNIT)[None, :] > tiles[:, None] - earlier.to(tl.int32), (c * n)[None, :], 0)
         more = tl.where(index[None, :] == seq[:, None], 0, more)
         of_part = tl.where(n > 1, b * RATIO, 0)
@@ -245,7 +275,7 @@ def _plan_kernel(
         scratch += tl.where(short, 0, shorts_rows)
         low, _, tiles_of = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE, SHORT, limits)
         region = tl.where(short | (region + tiles_of > copied), NOWHERE, region - low)
-    store_counters(counters_ptr, items, of_shorts, total, each, longest, refused)
+    store_counters(counters_ptr, items, of_shorts, tl.where(is_cut, total, 0), refused)
 
     position = seq_len - query_len + first
     last_pos = position + tl.minimum(block_q, query_len - first) - 1

@@ -37,11 +37,11 @@ from common.spec.kernel import (
     side_stream,
 )
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
-from common.spec.workspaces import CopyScratch, has_room, of_lanes, partials
+from common.spec.workspaces import CopyScratch, has_room, may_overflow, of_lanes, partials
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import block_m_of, padded, strides
 from dsl_triton.copy_pages import SEQUENCES, copied_lanes, copy_pages, region_tiles
-from dsl_triton.dense_tiles import Block, attend_block, masked_tile, may_overflow, tile_sources
+from dsl_triton.dense_tiles import Block, attend_block, masked_tile, tile_sources
 from dsl_triton.features import bundle, row_operands
 from dsl_triton.head_parts import FIRST, init_parts, load_parts, narrow_parts, store_sums
 from dsl_triton.masks import kv_tile_range, segment_range

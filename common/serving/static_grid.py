@@ -13,7 +13,7 @@ from common.spec import AttentionShape, PagedBatch
 from common.spec.kernel import Capacity, beside, join, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.step_plan import Cut, PlannedScratch, ensure_capacity, scratch_rows
-from common.spec.workspaces import CopyScratch
+from common.spec.workspaces import CopyScratch, may_overflow
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,14 @@ class StaticGrid:
 
     sized: rows of a Q Block and keys of a tile that the kernels really have for a part of a config. copied_lanes: of
     the copy of K and of V. make_plan, merge_parts: of its files of these names. attend_pages: launches the items of a
-    list, through pages. attend_copied: copies, launches the items whose keys are in the copy, and returns whether the
-    shapes allow other long queries.
+    list, through pages. attend_copied: copies, and launches the items whose keys are in the copy.
     """
 
     sized: Callable[[Any, AttentionShape], tuple[int, int]]
     copied_lanes: Callable[[AttentionShape], tuple[int, int]]
     make_plan: Callable[..., int]
     attend_pages: Callable[..., None]
-    attend_copied: Callable[..., bool]
+    attend_copied: Callable[..., None]
     merge_parts: Callable[..., None]
 
     def workspace(self, shape: AttentionShape, capacity: Capacity, config: Any) -> PlannedScratch:
@@ -61,10 +60,13 @@ class StaticGrid:
         side = None if cut.is_short or overlap else side_stream(batch.device)  # a stream apart, or dependent launches
         with beside(side):
             self.attend_pages(batch, features, out, config, workspace, lse, cut, "short")
-        if not cut.is_short:
-            if not cut.copied or self.attend_copied(batch, features, out, config.copied, workspace, lse, cut):
+            if cut.copied and may_overflow(batch, cut.copied, cut.long[1]):
                 self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
-            join(side)
+        if cut.copied:
+            self.attend_copied(batch, features, out, config.copied, workspace, lse, cut)
+        elif not cut.is_short:
+            self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
+        join(side)
         dependent = {"overlap": overlap} if hasattr(config, "overlap") else {}
         self.merge_parts(batch, features, out, workspace, cut, lse, **dependent)
 
@@ -79,7 +81,6 @@ class StaticGrid:
             programs = config.prefill.programs or config.programs
             return Cut(self._class(config.prefill, shape), SHORT_QUERY, short, programs=programs, **sizes)
         long = self._class(copied, shape)
-        sizes["short_programs"] = max(of_short // 2, 1)  # beside which prompts find registers
         tiles = len(workspace.copy.key) // (shape.num_kv_heads * long[1])
         return Cut(long, SHORT_QUERY, short, programs=copied.programs, copied=tiles, **sizes)
 

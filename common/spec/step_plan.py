@@ -47,8 +47,9 @@ class Cut:
     """How sequences become items. A class is (query tokens of a Q Block, keys of a tile).
 
     long: the class of queries of more than `longest_short` tokens. short: the class of the others; None: they are left
-    out. segments: the most segments of a Q Block; 0: the device chooses, by `programs`, which take the items of all KV
-    heads, or `short_programs` where no query is long, and `rows`, the rows of scratch for the parts of one KV head.
+    out. segments: the most segments of a Q Block; 0: the device chooses, by `programs`, which take the items of long
+    queries under all KV heads, `short_programs`, which take the others, and `rows`, the rows of scratch for the parts
+    of one KV head.
     copied: how many tiles of one KV head the scratch for copied keys of long queries holds; 0: nothing is copied.
     """
 

@@ -128,3 +128,9 @@ def of_lanes(
     value = scratch.value[:, lanes.start : lanes.start + padded]
     batch = batch.replace(value_cache=batch.value_cache[..., lanes], key=None, value=None)
     return batch, out[..., lanes], replace(scratch, value=value, parts=parts)
+
+
+def may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
+    """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
+    longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
+    return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles

@@ -146,18 +146,20 @@ def test_a_plan_without_room_is_refused_before_any_launch():
 CUT = Cut((8, 32), 3, (2, TILE), programs=40, short_programs=56, rows=150, copied=9)
 
 
-def tiles_each(sequences, cut):
-    """The tiles of a segment where the device cuts: the documented cost of every number of segments, on the host."""
-    longest = max([n for _, _, _, _, count, n, _, _ in sequences if count], default=1)
-    costs = []
-    programs = cut.programs if any(s[2] == cut.long[0] and s[4] for s in sequences) else cut.short_programs
+def tiles_each(sequences, cut, short):
+    """The tiles of a segment of one class where the device cuts: the documented cost of every number of segments, on
+    the host."""
+    both = len({s[-1] for s in sequences if s[4]}) > 1
+    sequences = [s for s in sequences if s[-1] == short and s[4]]
+    longest = max([s[5] for s in sequences], default=1)
+    programs, most_rows, costs = cut.short_programs if short else cut.programs, cut.rows // 2 if both else cut.rows, []
     for halving in range(16):
         each = cdiv(longest, (2 + halving % 2 << halving // 2) >> 1)
-        items = sum(count * cdiv(n, each) for _, _, _, _, count, n, _, _ in sequences)
-        rows = sum(count * cdiv(n, each) * q * RATIO for _, _, q, _, count, n, _, _ in sequences if n > each)
+        items = sum(s[4] * cdiv(s[5], each) for s in sequences)
+        rows = sum(s[4] * cdiv(s[5], each) * s[2] * RATIO for s in sequences if s[5] > each)
         turns, mean = cdiv(items * HEADS, programs), sum(s[6] for s in sequences) / max(items, 1)
         cost = (turns - 1) * mean + each + turns * 6 + (3 + cdiv(longest, each) / 16 if each < longest else 0)
-        costs.append((cost if rows <= cut.rows else float("inf"), -each))
+        costs.append((cost if rows <= most_rows else float("inf"), -each))
     return -min(costs)[1]
 
 
@@ -174,12 +176,12 @@ def chosen(lens, cut, causal, window):
 
         count = cdiv(query, block_q) if cut.short or not short else 0
         work = float(count * tiles(keys - query // 2 if causal else keys))
-        sequences.append((query, keys, block_q, tile, count, tiles(keys), work, start))
+        sequences.append((query, keys, block_q, tile, count, tiles(keys), work, start, int(short)))
         start += query
-    each = 0 if cut.segments else tiles_each(sequences, cut)
+    each = [0 if cut.segments else tiles_each(sequences, cut, of_short) for of_short in (0, 1)]
     blocks, held = [], 0
-    for seq, (query, keys, block_q, tile, count, n, _, start) in enumerate(sequences):
-        short, region = int(query <= cut.longest_short), NOWHERE
+    for seq, (query, keys, block_q, tile, count, n, _, start, short) in enumerate(sequences):
+        region = NOWHERE
         if not short:  # all tiles that its rows see are copied, behind those of the sequences before
             end = keys if causal or not window else min(keys, keys - 1 + window)
             least = min(max(keys - query - window + 1, 0) // tile, cdiv(end, tile)) if window else 0
@@ -197,7 +199,9 @@ def chosen(lens, cut, causal, window):
             of_order = max(cdiv(max(keys, 0), cut.unit), 1)
             fields = [seq, start + first, query - first, position, keys]
             order = -short, -of_order, seq, -block
-            blocks.append((*order, min(low, stop - 1), stop, cut.segments or cdiv(n, each), block_q, fields, region))
+            blocks.append(
+                (*order, min(low, stop - 1), stop, cut.segments or cdiv(n, each[short]), block_q, fields, region)
+            )
     items, rows = [], 0
     for short, _, _, block, low, stop, n, block_q, fields, region in sorted(blocks):
         per = cdiv(stop - low, n)
