@@ -237,7 +237,7 @@ def adjustable_tile():
 
 
 def static_grid():
-    """The plan of two sequences, longest item first, and which of four programs claims each."""
+    """The plan of one sequence, its last Q Block first, and which of four programs claims each item."""
     figure, axes = canvas(9, 4.6, (-0.3, 21.3), (-2.2, 8.6))
     text(axes, 0, -1.7, "static_grid: items of the step's plan, claimed by 4 programs", ha="left", fontsize=12)
     colours, hatches = (BLUE, ORANGE, GREEN, PURPLE), (None, "//", "..", "\\\\")
@@ -260,9 +260,8 @@ def static_grid():
         begin += tiles
     for program in range(4):
         text(axes, 2.8, 3.05 + program, f"program {program}", ha="right", fontsize=9)
-    text(
-        axes, 0, 1.7, "The plan: most tiles first. A program claims the next item when it is done with one.", ha="left"
-    )
+    words = "The plan: the longest sequence first. A program claims the next item when it is done with one."
+    text(axes, 0, 1.7, words, ha="left")
     words = "Items 0 and 1 are segments of one Q Block: merge_parts adds their sums."
     text(axes, 0, 7.0, words, ha="left")
     words = "Another batch is another plan: the programs, their scratch and the captured graph stay the same."

@@ -1,8 +1,8 @@
 """Prefill for sm_90 alone, in Gluon: planned items, pages by TMA, softmax under products, warps with roles (ours).
 
 Grid: one program a multiprocessor. Each claims items, a segment of a Q Block of 128 rows under one KV head, in the
-order of the step's plan (step_plan.py): most tiles first, so that what is left at the end is small. Twelve warps have
-roles, and talk through rings of shared memory, each slot of which has a barrier for full and one for empty:
+order of the step's plan (step_plan.py): the longest sequence first, its last Q Block first. Twelve warps have roles,
+and talk through rings of shared memory, each slot of which has a barrier for full and one for empty:
 
     schedule      1 warp   the plan, a counter   -> items        sm90_load.py
     load_queries  1 warp   items                 -> Q            boxes of tokens and heads, or copies
