@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from common.spec.metadata import SHORT_QUERY
 from common.spec.paged_batch import (
     FP8,
     AttentionShape,
@@ -42,8 +43,8 @@ MOST_KEYS = 2**18  # 1 GiB of K and V with 8 KV heads of 128 in bf16
 class Capacity:
     """The largest batch that a workspace must serve.
 
-    num_keys: keys of all sequences that scratch should hold. A hint, because lengths are on the device: a batch with
-    more keys costs time, never correctness.
+    num_keys: keys of sequences of long queries that scratch should hold. A hint, because lengths are on the device: a
+    batch with more keys costs time, never correctness.
     """
 
     num_tokens: int
@@ -56,7 +57,8 @@ class Capacity:
         """The capacity for any batch of these shapes, where that is at most MOST_KEYS keys, else for the hinted
         lengths."""
         possible = batch.num_seqs * batch.block_table.shape[1] * batch.shape.block_size
-        keys = possible if possible <= MOST_KEYS else batch.stats.total_seq_len
+        long = batch.stats.max_query_len > SHORT_QUERY
+        keys = possible if possible <= MOST_KEYS else batch.stats.keys_of_prompts if long else 0
         return cls(batch.num_tokens, batch.num_seqs, batch.device, keys)
 
 

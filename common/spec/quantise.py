@@ -56,15 +56,14 @@ def negate(tensor: Tensor) -> None:
 
 def draw(tensor: Tensor, generator: torch.Generator) -> None:
     """Fill with random normal numbers, directly where the type supports it, else clamped and rounded, some rows at a
-    time."""
+    time: a pool may be half of the GPU's memory."""
     options = {"generator": generator, "device": tensor.device}
-    if tensor.dtype not in QUANTISED:
-        tensor.copy_(torch.randn(tensor.shape, dtype=tensor.dtype, **options))
-        return
-    rows = max(1, 2**24 // max(1, tensor[:1].numel()))
+    plain = tensor.dtype not in QUANTISED
+    rows = max(1, 2 ** (28 if plain else 24) // max(1, tensor[:1].numel()))
     for part in tensor.split(rows) if tensor.numel() else ():
-        values = torch.randn(part.shape, dtype=torch.float32, **options)
-        values = values * SPREAD[tensor.dtype]
+        values = torch.randn(part.shape, dtype=tensor.dtype if plain else torch.float32, **options)
+        if not plain:
+            values = values * SPREAD[tensor.dtype]
         if tensor.dtype == torch.int8:  # replaces int8's least number, which is outside the range of a draw
             values.view(-1)[::251] = -128.0
-        part.copy_(quantise(values, tensor.dtype))
+        part.copy_(values if plain else quantise(values, tensor.dtype))

@@ -14,18 +14,21 @@ from common.oracle.integrity import Guards, fingerprint, inputs_of
 from common.oracle.reference import Expected, reference
 from common.spec import PagedBatch, is_per_token
 from compare.workloads import Workload
-from compare.workloads.cost import cost
+from compare.workloads.cost import cost, key_bytes
 
 MAX_SETS = 512
 _DRAWN = ("query", "key_cache", "value_cache", "key", "value")  # the tensors that `fill_values` writes
 COPY_BYTES = 2**28  # of K or V at once: a page set may be half of the GPU's memory
 MIN_CYCLE_BYTES = 512 * 2**20  # bytes between two visits to a page: more than any last-level cache of the GPU table
+POOL_BYTES = 2**33  # that page sets beside the first may take: under a window most of a pool is never read
 
 
 def page_sets(workload: Workload, llc_bytes: int) -> int:
     """How many page sets let one cycle read at least max(512 MiB, 4 x the last-level cache) of distinct K and V."""
     target = max(MIN_CYCLE_BYTES, 4 * llc_bytes)
-    return min(max(-(-target // max(cost(workload).kv_bytes, 1)), 1), MAX_SETS)
+    held = max(workload.stats.total_seq_len * workload.shape.num_kv_heads * key_bytes(workload), 1)
+    sets = -(-target // max(cost(workload).kv_bytes, 1))
+    return max(min(sets, MAX_SETS, 1 + POOL_BYTES // held), 1)
 
 
 def _used_pages(batch: PagedBatch, lens: Sequence[tuple[int, int]]) -> torch.Tensor:

@@ -147,6 +147,12 @@ def test_a_cycle_reads_more_than_the_last_level_cache():
     assert page_sets(pick(suite("peers"), "128q1s8k~")[0], 60 << 20) == 1
 
 
+def test_keys_that_no_row_sees_are_not_held_often():
+    (row,) = pick(suite("peers"), "128q1s8k~")
+    seen = replace(row, ask=Ask(sliding_window=64), lens=((1, 131_072),) * 128)
+    assert page_sets(seen, 60 << 20) == 1 < page_sets(replace(seen, lens=seen.lens[:1]), 60 << 20)
+
+
 @pytest.mark.parametrize(
     ("name", "status"),
     [("refuses", Status.UNSUPPORTED), ("raises", Status.CRASH), ("no_features", Status.UNSUPPORTED)],
