@@ -29,6 +29,7 @@ from dsl_helion.masks import kv_tile_range
 CHUNK = 16  # segments that are written at a time, and numbers of them that are compared
 # What a turn of all programs and a merge cost, in tiles that a program reads alone: of an H200's decodes 1 us each.
 TURN, MERGE = 6, 3
+MERGED_ROWS = 16  # of a Q Block of a prompt, that are merged while a program reads a tile of it
 
 
 @dataclass(frozen=True)
@@ -91,17 +92,18 @@ def with_more(longest, work, which, query_len, seq_len, count, block_q, sees, f,
     return torch.maximum(longest, most.amax(0)), work + more.to(torch.float32).sum(0)
 
 
-def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, each):
+def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, merge, each):
     """Tiles of a segment, of those in `each`, with which the items end soonest.
 
     longest, work: tiles of the longest Q Block, and of all. items, rows: how many items there are, and rows of scratch,
-    with each choice, under one KV head. The bytes, or products, of all items take as long however they are cut. What a
-    cut changes is latency: of the tiles that the last program reads one after the other, of its turns, of a merge.
+    with each choice, under one KV head. merge: tiles that the merge takes as long as. The bytes, or products, of all
+    items take as long however they are cut. What a cut changes is latency: of the tiles that the last program reads one
+    after the other, of its turns, of the merge.
     """
     turns = cdiv(items * num_kv_heads, programs).to(torch.float32)
     mean = work / torch.maximum(items, int32(1)).to(torch.float32)
     cost = (turns - 1.0) * mean + each.to(torch.float32) + turns * TURN
-    cost = torch.where(each < longest, cost + MERGE + cdiv(longest, each).to(torch.float32) / 16, cost)
+    cost = torch.where(each < longest, cost + merge + cdiv(longest, each).to(torch.float32) / 16, cost)
     cost = torch.where(rows <= rows_at_most, cost, float("inf"))
     return torch.where(cost <= cost.amin(0), each, 0).amax(0)
 
@@ -209,9 +211,11 @@ def _plan_kernel(
                 short_items, short_rows, seq_len_b, torch.where(short_b, count_b, 0), of_short, *how
             )
         most_rows = torch.where((longs > 0) & (longs < total), int32(rows_at_most // 2), int32(rows_at_most))
-        each = segment_tiles(longest, work, items, rows, int32(programs), most_rows, num_kv_heads, choices)
+        merge = cdiv(longs * num_kv_heads, int32(programs)) * int32(block_q * ratio // MERGED_ROWS)
+        how = most_rows, num_kv_heads
+        each = segment_tiles(longest, work, items, rows, int32(programs), *how, merge, choices)
         each_short = segment_tiles(
-            longest_short, work_short, short_items, short_rows, int32(short_programs), most_rows, num_kv_heads, of_short
+            longest_short, work_short, short_items, short_rows, int32(short_programs), *how, MERGE, of_short
         )
         merges = torch.where((each < longest) | (each_short < longest_short), total, 0)
 

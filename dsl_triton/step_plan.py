@@ -30,6 +30,7 @@ END, HOLE, NOWHERE = (tl.constexpr(value) for value in (step_plan.END, step_plan
 CHUNK = tl.constexpr(16)  # segments that are written at a time, and numbers of them that are compared
 # What a turn of all programs and a merge cost, in tiles that a program reads alone: of an H200's decodes 1 us each.
 TURN, MERGE = tl.constexpr(6), tl.constexpr(3)
+MERGED_ROWS = tl.constexpr(16)  # of a Q Block of a prompt, that are merged while a program reads a tile of it
 
 
 @triton.jit
@@ -98,18 +99,19 @@ def with_more(longest, work, which, query_len, seq_len, count, block_q, sees, f,
 
 @triton.jit
 def segment_tiles(
-    longest, work, items, rows, programs, rows_at_most, num_kv_heads, each
+    longest, work, items, rows, programs, rows_at_most, num_kv_heads, merge, each
 ):  # fmt: skip
     """Tiles of a segment, of those in `each`, with which the items end soonest.
 
     longest, work: tiles of the longest Q Block, and of all. items, rows: how many items there are, and rows of scratch,
-    with each choice, under one KV head. The bytes, or products, of all items take as long however they are cut. What a
-    cut changes is latency: of the tiles that the last program reads one after the other, of its turns, of a merge.
+    with each choice, under one KV head. merge: tiles that the merge takes as long as. The bytes, or products, of all
+    items take as long however they are cut. What a cut changes is latency: of the tiles that the last program reads one
+    after the other, of its turns, of the merge.
     """
     turns = tl.cdiv(items * num_kv_heads, programs).to(tl.float32)
     mean = work / tl.maximum(items, 1).to(tl.float32)
     cost = (turns - 1.0) * mean + each.to(tl.float32) + turns * TURN
-    cost = tl.where(each < longest, cost + MERGE + tl.cdiv(longest, each).to(tl.float32) / 16, cost)
+    cost = tl.where(each < longest, cost + merge + tl.cdiv(longest, each).to(tl.float32) / 16, cost)
     cost = tl.where(rows <= rows_at_most, cost, float("inf"))
     return tl.max(tl.where(cost <= tl.min(cost, 0), each, 0), 0)
 
@@ -123,11 +125,12 @@ def choices_of(longest):
 
 @triton.jit
 def tiles_by_choice(
-    num_seqs, lengths, longest, work, programs, rows_at_most, num_kv_heads, sees,
+    num_seqs, lengths, longs, longest, work, programs, rows_at_most, num_kv_heads, sees,
     SHORT: tl.constexpr, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr, UNIT: tl.constexpr, RATIO: tl.constexpr,
     SEQUENCES: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of a segment of long and of short queries, as `segment_tiles`. longest, work, programs: of both."""
+    """Tiles of a segment of long and of short queries, as `segment_tiles`. longest, work, programs: of both. longs: Q
+    Blocks of long ones."""
     choices, of_short = choices_of(longest[0]), choices_of(longest[1])
     items, short_items = choices * 0, choices * 0
     rows, short_rows = choices * 0, choices * 0
@@ -142,9 +145,10 @@ def tiles_by_choice(
         short_items += tl.sum(tl.where(short, n, 0), 0)
         rows += tl.sum(tl.where(short, 0, of_parts), 0)
         short_rows += tl.sum(tl.where(short, of_parts, 0), 0)
-    of_long = segment_tiles(longest[0], work[0], items, rows, programs[0], rows_at_most, num_kv_heads, choices)
+    merge = tl.cdiv(longs * num_kv_heads, programs[0]) * (BLOCK_Q * RATIO // MERGED_ROWS)
+    of_long = segment_tiles(longest[0], work[0], items, rows, programs[0], rows_at_most, num_kv_heads, merge, choices)
     return of_long, segment_tiles(
-        longest[1], work[1], short_items, short_rows, programs[1], rows_at_most, num_kv_heads, of_short
+        longest[1], work[1], short_items, short_rows, programs[1], rows_at_most, num_kv_heads, MERGE, of_short
     )
 
 
@@ -234,7 +238,7 @@ def _plan_kernel(
     if CHOICE:
         rows = tl.where((longs > 0) & (longs < total), rows_at_most // 2, rows_at_most)  # of either class
         each, each_short = tiles_by_choice(
-            num_seqs, lengths, (longest, longest_short), (work, work_short), (programs, short_programs), rows,
+            num_seqs, lengths, longs, (longest, longest_short), (work, work_short), (programs, short_programs), rows,
             num_kv_heads, sees, SHORT, SHORT_Q, BLOCK_Q, UNIT, RATIO, SEQUENCES,
         )  # fmt: skip
     is_cut = (each < longest) | (each_short < longest_short)

@@ -153,12 +153,13 @@ def tiles_each(sequences, cut, short):
     sequences = [s for s in sequences if s[-1] == short and s[4]]
     longest = max([s[5] for s in sequences], default=1)
     programs, most_rows, costs = cut.short_programs if short else cut.programs, cut.rows // 2 if both else cut.rows, []
+    merge = 3 if short else cdiv(sum(s[4] for s in sequences) * HEADS, programs) * (cut.long[0] * RATIO // 16)
     for halving in range(16):
         each = cdiv(longest, (2 + halving % 2 << halving // 2) >> 1)
         items = sum(s[4] * cdiv(s[5], each) for s in sequences)
         rows = sum(s[4] * cdiv(s[5], each) * s[2] * RATIO for s in sequences if s[5] > each)
         turns, mean = cdiv(items * HEADS, programs), sum(s[6] for s in sequences) / max(items, 1)
-        cost = (turns - 1) * mean + each + turns * 6 + (3 + cdiv(longest, each) / 16 if each < longest else 0)
+        cost = (turns - 1) * mean + each + turns * 6 + (merge + cdiv(longest, each) / 16 if each < longest else 0)
         costs.append((cost if rows <= most_rows else float("inf"), -each))
     return -min(costs)[1]
 
