@@ -108,6 +108,12 @@ def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_hea
     return torch.where(cost <= cost.amin(0), each, 0).amax(0)
 
 
+def merge_tiles(places, programs, rows):
+    """Tiles of a prompt that the merge of so many Q Blocks of `rows` takes as long as: it holds half as many at once as
+    there are programs."""
+    return cdiv(2 * places, programs) * int32(rows // MERGED_ROWS)
+
+
 def choices_of(longest, chunk):
     """Tiles of a segment where the longest Q Block has 1, 1, 2, 3, 4, 6, 8, ... segments."""
     halvings = hl.arange(chunk)
@@ -211,11 +217,12 @@ def _plan_kernel(
                 short_items, short_rows, seq_len_b, torch.where(short_b, count_b, 0), of_short, *how
             )
         most_rows = torch.where((longs > 0) & (longs < total), int32(rows_at_most // 2), int32(rows_at_most))
-        merge = cdiv(longs * num_kv_heads, int32(programs)) * int32(block_q * ratio // MERGED_ROWS)
         how = most_rows, num_kv_heads
+        merge = merge_tiles(longs * num_kv_heads, int32(programs), block_q * ratio)
         each = segment_tiles(longest, work, items, rows, int32(programs), *how, merge, choices)
+        merge = int32(MERGE * max(short_q * ratio // MERGED_ROWS, 1))
         each_short = segment_tiles(
-            longest_short, work_short, short_items, short_rows, int32(short_programs), *how, MERGE, of_short
+            longest_short, work_short, short_items, short_rows, int32(short_programs), *how, merge, of_short
         )
         merges = torch.where((each < longest) | (each_short < longest_short), total, 0)
 

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from common.choice.legal import fitted_part, programs_at_once
-from common.serving.static_grid import StaticGrid
+from common.serving.static_grid import StaticGrid, short_rows
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Precision, copied_scales, launches
 from common.spec.metadata import BatchStats, cdiv
@@ -131,7 +131,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 
 def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
+    """The same for every batch of a capture's hints: as many programs as stay on the GPU together."""
     wide = max(shape.head_size, shape.value_lanes) > 128
     keys, rows = (32, 32 if wide else 64) if gpu.mfma else (64, 64)  # of a decode, of a prompt
     held = 1 if wide and not gpu.mfma else 2  # programs a unit, of a prompt
@@ -139,13 +139,15 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     five = gpu.tma and fits(how["block_m"], how["tile_size"], 4, 5, shape, gpu)
     stages = 5 if five and how["block_m"] == 64 else 0  # page ids and keys are two tiles ahead, in one program per SM
-    decode = fitted_part(how | {"tile_size": keys, "block_m": block_m_of(Part(16, keys), shape)}, shape, gpu)
+    least = short_rows(shape, stats) if gpu.vendor == "nvidia" else 16
+    decode = fitted_part(how | {"tile_size": keys, "block_m": block_m_of(Part(least, keys), shape)}, shape, gpu)
     keys, most, bound = decode["tile_size"], held, 0
     if gpu.vendor == "nvidia":
         most, bound = programs_at_once(decode["block_m"], keys, 4, how["num_stages"], shape, gpu)
     gather = "run" if shape.cache_dtype.itemsize > 1 else "key"  # 8 bits by runs spill on an A100
     matrix, units, overlap = 16 if gpu.mfma else 0, max(gpu.units, 1), gpu.tma
-    decode = Part(16, keys, registers=bound)
+    least = min(least, decode["block_m"])
+    decode = Part(least, keys, gather if least == 64 else "key", registers=bound)
     prefill = Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
     warps = 8 if wide else 4  # of prompts out of a copy
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": warps}, shape, gpu)

@@ -117,6 +117,13 @@ def segment_tiles(
 
 
 @triton.jit
+def merge_tiles(places, programs, rows):
+    """Tiles of a prompt that the merge of so many Q Blocks of `rows` takes as long as: it holds half as many at once as
+    there are programs."""
+    return tl.cdiv(2 * places, programs) * (rows // MERGED_ROWS)
+
+
+@triton.jit
 def choices_of(longest):
     """Tiles of a segment where the longest Q Block has 1, 1, 2, 3, 4, 6, 8, ... segments."""
     halvings = tl.arange(0, CHUNK)
@@ -145,10 +152,11 @@ def tiles_by_choice(
         short_items += tl.sum(tl.where(short, n, 0), 0)
         rows += tl.sum(tl.where(short, 0, of_parts), 0)
         short_rows += tl.sum(tl.where(short, of_parts, 0), 0)
-    merge = tl.cdiv(longs * num_kv_heads, programs[0]) * (BLOCK_Q * RATIO // MERGED_ROWS)
+    merge = merge_tiles(longs * num_kv_heads, programs[0], BLOCK_Q * RATIO)
     of_long = segment_tiles(longest[0], work[0], items, rows, programs[0], rows_at_most, num_kv_heads, merge, choices)
+    merge = MERGE * tl.maximum(SHORT_Q * RATIO // MERGED_ROWS, 1)
     return of_long, segment_tiles(
-        longest[1], work[1], short_items, short_rows, programs[1], rows_at_most, num_kv_heads, MERGE, of_short
+        longest[1], work[1], short_items, short_rows, programs[1], rows_at_most, num_kv_heads, merge, of_short
     )
 
 

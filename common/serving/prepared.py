@@ -100,11 +100,11 @@ def made_for(batch: PagedBatch, features: Features) -> tuple:
 
 
 def _made_for(batch: PagedBatch, features: Features) -> tuple:
-    """The part of `made_for` that follows from a signature. A static grid plans for short queries alone where the hints
-    have no others."""
+    """The part of `made_for` that follows from a signature. A static grid plans for short queries alone, of so many
+    tokens, where the hints have no others."""
     masks = (features.causal, features.sliding_window, features.chunk, features.chunk_lookback, features.cross)
-    short = batch.stats.max_query_len <= SHORT_QUERY
-    return batch.num_tokens, batch.num_seqs, batch.block_table.shape[1], short, *masks
+    longest = min(batch.stats.max_query_len, SHORT_QUERY + 1)
+    return batch.num_tokens, batch.num_seqs, batch.block_table.shape[1], longest, *masks
 
 
 def addresses(features: Features | None) -> tuple:

@@ -10,6 +10,7 @@ import torch
 
 from calls import judged, launched
 from capacity import at_capacity, bits, poisoned, random_lens
+from common.gpus import resolve
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
 from common.spec.step_plan import FIELDS, ITEMS
@@ -109,6 +110,20 @@ def test_any_number_of_programs_is_right(dsl, sizes, features):
     static_grid = dsl.module("static_grid")
     batch = at_capacity([(1, 120), (20, 61), (3, 0), (1, 9)], SHAPE, TOKENS, SEQS, KEYS)
     judged(static_grid, batch, features, parts(static_grid, *sizes))
+
+
+@pytest.mark.slow_in_helion
+def test_a_capture_of_drafts_has_a_draft_in_a_q_block(dsl):
+    """Eight tokens under five heads are 40 rows: three Q Blocks of 16 rows would read the same keys."""
+    static_grid, shape = dsl.module("static_grid"), dataclasses.replace(SHAPE, num_query_heads=10, head_size=32)
+    batch = at_capacity([(8, 60), (8, 33), (3, 90), (1, 17)], shape, TOKENS, SEQS, KEYS)
+    drafts, decodes = (dataclasses.replace(batch.stats, max_query_len=longest) for longest in (8, 1))
+    wide = dataclasses.replace(shape, dtype=torch.bfloat16)
+    config = static_grid.default(wide, drafts, resolve("h200"))
+    assert config.decode.block_m == 64 > static_grid.default(wide, decodes, resolve("h200")).decode.block_m == 16
+    if hasattr(config, "overlap"):
+        config = dataclasses.replace(config, overlap=False)
+    judged(static_grid, batch.replace(stats=drafts), PLAIN, config)
 
 
 @pytest.mark.slow_in_helion
