@@ -392,6 +392,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     shape, short = batch.shape, name == "short"
     part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
     programs = cut.short_programs if short else part.programs or config.programs
+    warps = config.copied.num_warps if cut.copied and not short else config.num_warps  # for Q Blocks of its rows
     gather, page_rows = gather_form(part.gather, batch, tile_size)
     rows = max(power_of_two(block_q * shape.queries_per_kv), smallest_block_m(shape))
     args = (
@@ -400,7 +401,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
         shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), rows,
         LISTS.index(name), min(programs, cut.most_places(batch)),
     )  # fmt: skip
-    how = replace(config, num_stages=part.num_stages or config.num_stages)
+    how = replace(config, num_warps=warps, num_stages=part.num_stages or config.num_stages)
     run(_attend_items, how, args, part.registers, block_sizes=[rows, tile_size])
 
 

@@ -388,6 +388,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     rows = max(triton.next_power_of_2(block_q * shape.queries_per_kv), smallest_block_m(shape))
     form = rows, tile_size, run_length(part.gather, batch, tile_size)
     programs = cut.short_programs if short else part.programs or config.programs
+    warps = config.copied.num_warps if cut.copied and not short else config.num_warps  # for Q Blocks of its rows
     _attend_items_kernel[(min(programs, cut.most_places(batch)),)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, out, lse, workspace.plan,
         workspace.counters, (workspace.acc, workspace.m, workspace.l), batch.softmax_scale, bundle(features, config),
@@ -395,7 +396,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
         strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, PART=form, WHICH=LISTS.index(name), OVERLAP=overlap,
-        num_warps=config.num_warps, num_stages=part.num_stages or config.num_stages,
+        num_warps=warps, num_stages=part.num_stages or config.num_stages,
         **({"maxnreg": part.registers} if part.registers else {}), **config.options(),
         **({"launch_pdl": True} if overlap and not short else {}),
     )  # fmt: skip
