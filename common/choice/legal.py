@@ -16,6 +16,7 @@ from common.spec.metadata import power_of_two
 Columns = dict[str, np.ndarray]  # of batches, or of candidates, by name
 GATHERS = ("key", "run", "page", "flat", "2idx")
 BY_KEY = tuple(map(GATHERS.index, ("key", "flat")))  # an address for each key
+BY_RUN = GATHERS.index("run")
 KERNELS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged", "native.sm90_prefill")
 
 MOST_SEGMENTS = 128  # what a reduction's tile holds
@@ -101,7 +102,15 @@ def fits(b: Columns, c: Columns, part: str) -> np.ndarray:
     rows = np.maximum(c[part + "block_m"], 2 ** np.ceil(np.log2(b["ratio"])))
     tile, warps, stages = (c[part + name] for name in ("tile_size", "num_warps", "num_stages"))
     of = (b[name] for name in ("lanes", "value_lanes", "bytes", "cache_bytes", "shared", "staged"))
-    return holds(rows, tile, warps * b["warp"], stages, *of, is_dense(c, part), is_by_key(c, part))
+    held = holds(rows, tile, warps * b["warp"], stages, *of, is_dense(c, part), is_by_key(c, part))
+    by_run = (c[part + "gather"] == BY_RUN) & ~is_dense(c, part)
+    return held & ~(by_run & spills_by_run(rows, b["cache_bytes"], b["staged"]))
+
+
+def spills_by_run(rows: Any, cache_bytes: Any, staged: Any) -> Any:
+    """Whether tiles of 8 bits by runs spill: beside products of many rows that take both operands from registers.
+    Numbers or arrays."""
+    return (rows >= WARP_GROUP_ROWS) & (staged > WARP_GROUP_ROWS) & (cache_bytes == 1)
 
 
 def is_dense(c: Columns, part: str) -> np.ndarray:
@@ -142,7 +151,11 @@ def fitted(config: Any, shape: AttentionShape, gpu: Gpu) -> Any:
         return config
     changes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     if {"tile_size", "num_warps", "num_stages"} <= changes.keys():
-        return dataclasses.replace(config, **fitted_part(changes, shape, gpu))
+        changes = fitted_part(changes, shape, gpu)
+        rows, sizes = changes.get("block_m", LEAST_LANES), (shape.cache_dtype.itemsize, staged_rows(gpu))
+        if changes.get("gather") == "run" and spills_by_run(rows, *sizes):
+            changes["gather"] = "key"
+        return dataclasses.replace(config, **changes)
     return dataclasses.replace(config, **{name: fitted(value, shape, gpu) for name, value in changes.items()})
 
 
