@@ -122,7 +122,7 @@ def _long_queries_kernel(
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
-    axis = constant_axis(num_kv_heads, gather, 64)
+    axis = constant_axis(num_kv_heads, gather)
     hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     hl.specialize((query_rest.size(2), key_rest.size(-1), value_rest.size(-1), out_rest.size(2)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads

@@ -12,7 +12,7 @@ import helion
 import torch
 from helion.runtime import default_launcher
 
-from common.choice.legal import fits_one
+from common.choice.legal import WARP_GROUP_ROWS, fits_one
 from common.gpus import REGISTERS
 from common.spec import AttentionShape, Gpu, PagedBatch, UnsupportedFeature, cdna
 from common.spec import kernel as protocol
@@ -92,13 +92,14 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gathe
     return ("flat", page_rows) if len(caches[0]) * page_rows < 2**31 else ("2idx", 0)
 
 
-def constant_axis(num_kv_heads: int, gather: Gather, rows: int) -> int:
+def constant_axis(num_kv_heads: int, gather: Gather, rows: int = WARP_GROUP_ROWS) -> int:
     """The axis of a cache whose stride is a constant of the code: that of slots, so that whole pages add one offset.
 
-    Beside products of 64 rows and more under one KV head it is that of pages, which is one anyway. With both LLVM
-    computes a slot and a lane on an edge between two loops, and ptxas serialises the products there (C7515).
+    Beside wgmma under one KV head it is that of pages, which is one anyway: with both LLVM computes a slot and a lane
+    on an edge between two loops, and ptxas serialises the products there (C7515). rows: of a Q Block; a prompt's may
+    have as many as wgmma needs.
     """
-    return 0 if num_kv_heads == 1 and gather == "page" and rows >= 64 else -3
+    return 0 if num_kv_heads == 1 and gather == "page" and rows >= WARP_GROUP_ROWS else -3
 
 
 def loadable(tensor: torch.Tensor | None) -> torch.Tensor | None:

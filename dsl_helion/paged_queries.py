@@ -12,7 +12,7 @@ import torch
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import partials
 from dsl_helion.arithmetic import div, int32
-from dsl_helion.binding import block_m_of, gather_form, kernel, operands, run, smallest_block_m
+from dsl_helion.binding import block_m_of, constant_axis, gather_form, kernel, operands, run, smallest_block_m
 from dsl_helion.copy_pages import SEQUENCES, region_tiles
 from dsl_helion.features import bundle, finished, narrow, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
@@ -61,7 +61,8 @@ def _paged_queries_kernel(
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     hl.specialize((key_cache.size(1), value_cache.size(1)))  # whole pages need no mask
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
-    hl.specialize((key_cache.stride(-3), value_cache.stride(-3)))  # of slots: whole pages then add one offset a page
+    axis = constant_axis(num_kv_heads, gather)
+    hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)

@@ -85,7 +85,7 @@ class Part:
 class Copied(Cdna):
     """Long queries whose keys are copied first. copy_programs: of the copy, over all its tiles.
 
-    least_tokens: captures of fewer query tokens, as many as fill a Q Block of each program, copy nothing; 0: none does.
+    least_tokens: captures of fewer query tokens copy nothing: so many give each program a Q Block. 0: none copies.
     gather: how the copy reads the pages, as of unpaged.Prefill.
     """
 
@@ -149,7 +149,7 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     five = gpu.tma and fits_one(how["block_m"], how["tile_size"], 4, 5, shape, gpu)
     stages = 5 if five and how["block_m"] == 64 else 0  # page ids and keys are two tiles ahead, in one program per SM
-    least = short_rows(shape, stats) if gpu.vendor == "nvidia" else 16
+    least = short_rows(shape, stats, gpu)
     decode = fitted_part(how | {"tile_size": keys, "block_m": block_m_of(Part(least, keys), shape)}, shape, gpu)
     keys, most, bound = decode["tile_size"], held, 0
     if gpu.vendor == "nvidia":
@@ -391,7 +391,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     """Items of a list, through pages."""
     shape, short = batch.shape, name == "short"
     part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
-    programs = cut.short_programs if short else part.programs or config.programs
+    programs = part.programs or config.programs
     warps = config.copied.num_warps if cut.copied and not short else config.num_warps  # for Q Blocks of its rows
     gather, page_rows = gather_form(part.gather, batch, tile_size)
     rows = max(power_of_two(block_q * shape.queries_per_kv), smallest_block_m(shape))

@@ -70,7 +70,7 @@ class Part:
 class Copied(Cdna):
     """Long queries whose keys are copied first. copy_programs: of the copy, over all its tiles.
 
-    least_tokens: captures of fewer query tokens, as many as fill a Q Block of each program, copy nothing; 0: none does.
+    least_tokens: captures of fewer query tokens copy nothing: so many give each program a Q Block. 0: none copies.
     descriptors: as of unpaged.Prefill.
     """
 
@@ -139,7 +139,7 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     five = gpu.tma and fits(how["block_m"], how["tile_size"], 4, 5, shape, gpu)
     stages = 5 if five and how["block_m"] == 64 else 0  # page ids and keys are two tiles ahead, in one program per SM
-    least = short_rows(shape, stats) if gpu.vendor == "nvidia" else 16
+    least = short_rows(shape, stats, gpu)
     decode = fitted_part(how | {"tile_size": keys, "block_m": block_m_of(Part(least, keys), shape)}, shape, gpu)
     keys, most, bound = decode["tile_size"], held, 0
     if gpu.vendor == "nvidia":
@@ -387,7 +387,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
     rows = max(triton.next_power_of_2(block_q * shape.queries_per_kv), smallest_block_m(shape))
     form = rows, tile_size, run_length(part.gather, batch, tile_size)
-    programs = cut.short_programs if short else part.programs or config.programs
+    programs = part.programs or config.programs
     warps = config.copied.num_warps if cut.copied and not short else config.num_warps  # for Q Blocks of its rows
     _attend_items_kernel[(min(programs, cut.most_places(batch)),)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, out, lse, workspace.plan,

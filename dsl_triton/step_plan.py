@@ -216,9 +216,9 @@ def _plan_kernel(
     before = number * 0  # Q Blocks of the sequences before its own
     total = 0
     refused = 0
-    longest = 1  # tiles of the longest Q Block of long queries, and of all
+    longs = 0  # Q Blocks of long queries
+    longest = 1  # their tiles: of the longest, and of all
     work = 0.0
-    longs = 0  # Q Blocks
     longest_short = 1
     work_short = 0.0
     for begin in range(0, num_seqs, SEQUENCES):
@@ -243,16 +243,13 @@ def _plan_kernel(
 
     each = longest
     each_short = longest_short
+    own = number * 0 + segments
     if CHOICE:
         rows = tl.where((longs > 0) & (longs < total), rows_at_most // 2, rows_at_most)  # of either class
         each, each_short = tiles_by_choice(
             num_seqs, lengths, longs, (longest, longest_short), (work, work_short), (programs, short_programs), rows,
             num_kv_heads, sees, SHORT, SHORT_Q, BLOCK_Q, UNIT, RATIO, SEQUENCES,
         )  # fmt: skip
-    is_cut = (each < longest) | (each_short < longest_short)
-
-    own = number * 0 + segments
-    if CHOICE:
         own = tl.cdiv(longest_tiles(seq_len, block_q, sees, UNIT), tl.where(short, each_short, each))
     rank = count - 1 - (number - before)  # Q Blocks that come before this one: here those of its own sequence
     place = rank * own  # items that come before this one, and rows of scratch
@@ -287,7 +284,8 @@ def _plan_kernel(
         scratch += tl.where(short, 0, shorts_rows)
         low, _, tiles_of = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE, SHORT, limits)
         region = tl.where(short | (region + tiles_of > copied), NOWHERE, region - low)
-    store_counters(counters_ptr, items, of_shorts, tl.where(is_cut, total, 0), refused)
+    merges = tl.where((each < longest) | (each_short < longest_short), total, 0)
+    store_counters(counters_ptr, items, of_shorts, merges, refused)
 
     position = seq_len - query_len + first
     last_pos = position + tl.minimum(block_q, query_len - first) - 1

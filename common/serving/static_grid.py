@@ -9,18 +9,19 @@ from typing import Any
 
 from common.choice.legal import value_parts
 from common.gpus import warp_size
-from common.spec import AttentionShape, PagedBatch
+from common.spec import AttentionShape, Gpu, PagedBatch
 from common.spec.kernel import Capacity, beside, join, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, power_of_two
 from common.spec.step_plan import Cut, PlannedScratch, ensure_capacity, scratch_rows
 from common.spec.workspaces import CopyScratch, may_overflow
 
 
-def short_rows(shape: AttentionShape, stats: BatchStats) -> int:
-    """Rows of a Q Block of short queries: as many as a draft has, up to 64, where a capture has none that is longer: of
-    fewer rows several would read the same keys. Else 16, a decode's."""
-    drafts = stats.max_query_len <= SHORT_QUERY
-    return min(max(power_of_two(stats.max_query_len * shape.queries_per_kv), 16), 64) if drafts else 16
+def short_rows(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> int:
+    """Rows of a Q Block of short queries: as many as a draft has, up to 64, where a capture on an NVIDIA GPU has none
+    that is longer: of fewer rows several would read the same keys. Else 16, a decode's."""
+    if gpu.vendor != "nvidia" or stats.max_query_len > SHORT_QUERY:
+        return 16
+    return min(max(power_of_two(stats.max_query_len * shape.queries_per_kv), 16), 64)
 
 
 @dataclass(frozen=True)

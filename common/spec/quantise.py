@@ -64,6 +64,7 @@ def draw(tensor: Tensor, generator: torch.Generator) -> None:
         values = torch.randn(part.shape, dtype=tensor.dtype if plain else torch.float32, **options)
         if not plain:
             values = values * SPREAD[tensor.dtype]
-        if tensor.dtype == torch.int8:  # replaces int8's least number, which is outside the range of a draw
-            values.view(-1)[::251] = -128.0
-        part.copy_(values if plain else quantise(values, tensor.dtype))
+            if tensor.dtype == torch.int8:  # replaces int8's least number, which is outside the range of a draw
+                values.view(-1)[::251] = -128.0
+            values = quantise(values, tensor.dtype)
+        part.copy_(values)
