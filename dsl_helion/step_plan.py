@@ -19,7 +19,20 @@ import torch
 from common.spec import Features, PagedBatch, step_plan
 from common.spec.features import WIDEST
 from common.spec.metadata import cdiv as host_cdiv
-from common.spec.step_plan import COUNTERS, FIRST_ITEM, HOLE, ITEMS, MERGES, NOWHERE, REFUSED, SHORT_ITEMS, Cut
+from common.spec.step_plan import (
+    COUNTERS,
+    FIRST_ITEM,
+    HOLE,
+    ITEMS,
+    MERGES,
+    NOWHERE,
+    REFUSED,
+    ROWS,
+    SHORT_ITEMS,
+    SHORT_ROWS,
+    WAVES,
+    Cut,
+)
 from dsl_helion.arithmetic import cdiv, div, int32
 from dsl_helion.binding import kernel, run
 from dsl_helion.copy_pages import region_tiles
@@ -27,9 +40,10 @@ from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range
 
 CHUNK = 16  # segments that are written at a time, and numbers of them that are compared
-# What a turn of all programs and a merge cost, in tiles that a program reads alone: of an H200's decodes 1 us each.
+# What a turn of all programs, and of those that merge, cost in tiles that a program reads alone: of an H200's decodes 1
+# us each. A tile of a prompt takes as long as a turn of its merge.
 TURN, MERGE = 6, 3
-MERGED_ROWS = 16  # of a Q Block of a prompt, that are merged while a program reads a tile of it
+AT_ONCE, SHORT_AT_ONCE = WAVES * ROWS, WAVES * SHORT_ROWS
 
 
 @dataclass(frozen=True)
@@ -108,10 +122,9 @@ def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_hea
     return torch.where(cost <= cost.amin(0), each, 0).amax(0)
 
 
-def merge_tiles(places, programs, rows):
-    """Tiles of a prompt that the merge of so many Q Blocks of `rows` takes as long as: it holds half as many at once as
-    there are programs."""
-    return cdiv(2 * places, programs) * int32(rows // MERGED_ROWS)
+def merge_turns(rows, programs, at_once):
+    """Turns of a merge of so many rows: at once it has `at_once` for each program that takes items."""
+    return cdiv(rows, int32(programs * at_once))
 
 
 def choices_of(longest, chunk):
@@ -183,7 +196,7 @@ def _plan_kernel(
         number = program * blocks + hl.arange(blocks)  # of a Q Block, sequence by sequence
         seq, before = number * 0, number * 0  # its sequence, Q Blocks of those before it
         total, refused = hl.zeros([], dtype=torch.int32), hl.zeros([], dtype=torch.int32)
-        longs = hl.zeros([], dtype=torch.int32)  # Q Blocks of long queries
+        long_tokens, short_tokens = hl.zeros([], dtype=torch.int32), hl.zeros([], dtype=torch.int32)  # of queries
         longest, longest_short = hl.full([], 1, dtype=torch.int32), hl.full([], 1, dtype=torch.int32)  # their tiles
         work, work_short = hl.zeros([], dtype=torch.float32), hl.zeros([], dtype=torch.float32)  # tiles of all
         for begin in hl.grid(0, num_seqs, sequences):
@@ -196,7 +209,8 @@ def _plan_kernel(
             before = torch.maximum(before, torch.where(ended, ends[None, :], 0).amax(1))
             total = total + count_a.sum(0, dtype=torch.int32)
             refused = torch.maximum(refused, (seq_len_a < 0).to(torch.int32).amax(0))
-            longs = longs + torch.where(short_a, 0, count_a).sum(0, dtype=torch.int32)
+            long_tokens = long_tokens + torch.where(short_a, 0, query_len_a).sum(0, dtype=torch.int32)
+            short_tokens = short_tokens + torch.where(short_a, query_len_a, 0).sum(0, dtype=torch.int32)
             of = query_len_a, seq_len_a, count_a, tokens_a, sees, f, unit
             longest, work = with_more(longest, work, ~short_a, *of)
             longest_short, work_short = with_more(longest_short, work_short, short_a, *of)
@@ -216,11 +230,12 @@ def _plan_kernel(
             short_items, short_rows = counted(
                 short_items, short_rows, seq_len_b, torch.where(short_b, count_b, 0), of_short, *how
             )
-        most_rows = torch.where((longs > 0) & (longs < total), int32(rows_at_most // 2), int32(rows_at_most))
+        both = (long_tokens > 0) & (short_tokens > 0)
+        most_rows = torch.where(both, int32(rows_at_most // 2), int32(rows_at_most))
         how = most_rows, num_kv_heads
-        merge = merge_tiles(longs * num_kv_heads, int32(programs), block_q * ratio)
+        merge = merge_turns(long_tokens * (ratio * num_kv_heads), programs, AT_ONCE)
         each = segment_tiles(longest, work, items, rows, int32(programs), *how, merge, choices)
-        merge = int32(MERGE * max(short_q * ratio // MERGED_ROWS, 1))
+        merge = MERGE * merge_turns(short_tokens * (ratio * num_kv_heads), short_programs, SHORT_AT_ONCE)
         each_short = segment_tiles(
             longest_short, work_short, short_items, short_rows, int32(short_programs), *how, merge, of_short
         )

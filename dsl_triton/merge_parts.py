@@ -25,12 +25,12 @@ def _merge_parts_kernel(
     f,
     out_strides, lse_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, SHORT_Q: tl.constexpr,
-    LONG_Q: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, HELPERS: tl.constexpr, OVERLAP: tl.constexpr,
+    LONG_Q: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0) // HELPERS  # of a Q Block under a KV head
-    item = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE + FIRST_ITEM)  # the plan has that many entries
     total = tl.load(counters_ptr + MERGES) * NUM_KV_HEADS
-    item = tl.where(place < total, item, -1)
+    helpers = tl.maximum(tl.num_programs(0) // tl.maximum(total, 1), 1)  # programs of a Q Block under a KV head
+    place, helper = tl.program_id(0) // helpers, tl.program_id(0) % helpers
+    item = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE + FIRST_ITEM, mask=place < total, other=-1)
     _, fields = item_at(plan_ptr + tl.maximum(item, 0) * SIZE)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # wait for the parts; the plan is older
@@ -41,7 +41,7 @@ def _merge_parts_kernel(
             kv_head = place % NUM_KV_HEADS
             block_q = tl.where(short != 0, SHORT_Q, LONG_Q)
             real_rows = tl.minimum(left, block_q) * QUERIES_PER_KV
-            for begin in range(tl.program_id(0) % HELPERS * ROWS, real_rows, HELPERS * ROWS):
+            for begin in range(helper * ROWS, real_rows, helpers * ROWS):
                 row = begin + tl.arange(0, ROWS)
                 live = row < real_rows
                 top = tl.full([ROWS], float("-inf"), tl.float32)
@@ -66,7 +66,7 @@ def _merge_parts_kernel(
                 token, head = query_row + row // QUERIES_PER_KV, kv_head * QUERIES_PER_KV + row % QUERIES_PER_KV
                 store_rows(out_ptr, out_strides, token, head, live, normalise(x, sums, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, token, head, live, top, sums)
-        place += tl.num_programs(0) // HELPERS
+        place += tl.num_programs(0) // helpers
         item = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE + FIRST_ITEM, mask=place < total, other=-1)
         _, fields = item_at(plan_ptr + tl.maximum(item, 0) * SIZE)
 
@@ -77,10 +77,10 @@ def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse, 
     overlap: the launch before takes the items of short queries, and all are.
     """
     shape = batch.shape
-    parts, rows, helpers, blocks, warps = cut.merge_form(batch)
-    _merge_parts_kernel[(blocks * helpers,)](
+    parts, rows, programs, warps = cut.merge_form(batch)
+    _merge_parts_kernel[(programs,)](
         workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, out, lse, bundle(features),
         out.stride(), strides(lse), NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv,
         VALUE_SIZE=shape.value_lanes, SHORT_Q=cut.short[0], LONG_Q=cut.long[0], PARTS=parts, ROWS=rows,
-        HELPERS=helpers, OVERLAP=overlap, num_warps=warps, **({"launch_pdl": True} if overlap else {}),
+        OVERLAP=overlap, num_warps=warps, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

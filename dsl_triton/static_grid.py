@@ -20,8 +20,8 @@ from typing import ClassVar
 import triton
 import triton.language as tl
 
-from common.choice.legal import fitted_part, programs_at_once
-from common.serving.static_grid import StaticGrid, short_rows
+from common.choice.legal import fitted_part, programs_at_once, spills_by_run, staged_rows
+from common.serving.static_grid import READ, StaticGrid, short_rows
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Precision, copied_scales, launches
 from common.spec.metadata import BatchStats, cdiv
@@ -71,6 +71,7 @@ class Copied(Cdna):
     """Long queries whose keys are copied first. copy_programs: of the copy, over all its tiles.
 
     least_tokens: captures of fewer query tokens copy nothing: so many give each program a Q Block. 0: none copies.
+    least_query_len: nor do captures whose longest query has fewer: their Q Blocks would read a copied key too seldom.
     descriptors: as of unpaged.Prefill.
     """
 
@@ -81,14 +82,15 @@ class Copied(Cdna):
     num_stages: int = 2
     copy_programs: int = 4
     least_tokens: int = 0
+    least_query_len: int = 0
     overlap: bool = False
     descriptors: bool = True
 
 
 @dataclass(frozen=True)
 class Config(Cdna):
-    """decode: queries of up to SHORT_QUERY tokens; prefill: the others, through pages; copied: the others, where there
-    is a copy.
+    """decode: queries of up to SHORT_QUERY tokens; prefill: the others, through pages; few: the same in captures of
+    fewer tokens than copied.least_tokens; copied: the others, where there is a copy.
 
     programs: of a launch that reads pages, as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
     overlap: without a copy a launch begins while the one before runs (programmatic dependent launch: NVIDIA from sm_90
@@ -98,6 +100,7 @@ class Config(Cdna):
     BY_SIZE: ClassVar = True
     decode: Part = Part(16, 32)
     prefill: Part = Part(32, 32, "run")
+    few: Part = Part(32, 32, "run")
     copied: Copied = Copied()
     programs: int = 4
     num_warps: int = 4
@@ -138,25 +141,31 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     tile = 16 if wide and gpu.mfma else keys  # of a prompt: with more, LDS holds one program
     how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     five = gpu.tma and fits(how["block_m"], how["tile_size"], 4, 5, shape, gpu)
-    stages = 5 if five and how["block_m"] == 64 else 0  # page ids and keys are two tiles ahead, in one program per SM
+    stages = 5 if five and how["block_m"] == 64 else 0  # few Q Blocks have page ids and keys two tiles ahead
     least = short_rows(shape, stats, gpu)
     decode = fitted_part(how | {"tile_size": keys, "block_m": block_m_of(Part(least, keys), shape)}, shape, gpu)
-    keys, most, bound = decode["tile_size"], held, 0
+    keys, most, bound, of_few = decode["tile_size"], held, 0, held
     if gpu.vendor == "nvidia":
         most, bound = programs_at_once(decode["block_m"], keys, 4, how["num_stages"], shape, gpu)
-    gather = "run" if shape.cache_dtype.itemsize > 1 else "key"  # 8 bits by runs spill on an A100
+        deep = how["block_m"], how["tile_size"], 4, stages or how["num_stages"]
+        of_few = min(held, programs_at_once(*deep, shape, gpu)[0])
+    spill = spills_by_run(how["block_m"], shape.cache_dtype.itemsize, staged_rows(gpu))
+    gather = "key" if spill else "run"
     matrix, units, overlap = 16 if gpu.mfma else 0, max(gpu.units, 1), gpu.tma
     least = min(least, decode["block_m"])
     decode = Part(least, keys, gather if least == 64 else "key", registers=bound)
-    prefill = Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
+    few = Part(how.pop("block_m"), how.pop("tile_size"), gather, of_few * units, stages)
+    prefill = few if of_few == held else replace(few, programs=held * units, num_stages=0)
     warps = 8 if wide else 4  # of prompts out of a copy
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": warps}, shape, gpu)
     copied = Copied(**dense, programs=held * units, copy_programs=8 * units, overlap=overlap, descriptors=gpu.tma)
     # products that read a tile from shared memory hold one stage more than those through pages
     of_tile = 128, dense["tile_size"], warps, dense["num_stages"]
     if gpu.tma and dense["block_m"] == 128 and fits(*of_tile, shape, gpu, dense=True):
-        copied = replace(copied, least_tokens=cdiv(copied.programs * copied.block_m, shape.num_query_heads))
-    return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix, overlap=overlap)
+        rows = copied.programs * copied.block_m, READ * shape.cache_dtype.itemsize * copied.block_m
+        least_tokens, least_query_len = cdiv(rows[0], shape.num_query_heads), cdiv(rows[1], shape.queries_per_kv)
+        copied = replace(copied, least_tokens=least_tokens, least_query_len=least_query_len)
+    return Config(decode, prefill, few, copied, most * units, **how, matrix_instr=matrix, overlap=overlap)
 
 
 @triton.jit
@@ -381,10 +390,10 @@ def _attend_copied_kernel(
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
 
 
-def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> None:
-    """Items of a list, through pages."""
+def _attend_pages(batch, features, out, config, workspace, lse, cut, name, part) -> None:
+    """Items of a list, through pages, with that part of the config."""
     shape, short, overlap = batch.shape, name == "short", config.overlap and not cut.copied
-    part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
+    block_q, tile_size = cut.short if short else cut.long
     rows = max(triton.next_power_of_2(block_q * shape.queries_per_kv), smallest_block_m(shape))
     form = rows, tile_size, run_length(part.gather, batch, tile_size)
     programs = part.programs or config.programs

@@ -28,9 +28,10 @@ REFUSED, MERGES = tl.constexpr(step_plan.REFUSED), tl.constexpr(step_plan.MERGES
 FIRST_ITEM = tl.constexpr(step_plan.FIRST_ITEM)
 END, HOLE, NOWHERE = (tl.constexpr(value) for value in (step_plan.END, step_plan.HOLE, step_plan.NOWHERE))
 CHUNK = tl.constexpr(16)  # segments that are written at a time, and numbers of them that are compared
-# What a turn of all programs and a merge cost, in tiles that a program reads alone: of an H200's decodes 1 us each.
+# What a turn of all programs, and of those that merge, cost in tiles that a program reads alone: of an H200's decodes 1
+# us each. A tile of a prompt takes as long as a turn of its merge.
 TURN, MERGE = tl.constexpr(6), tl.constexpr(3)
-MERGED_ROWS = tl.constexpr(16)  # of a Q Block of a prompt, that are merged while a program reads a tile of it
+AT_ONCE, SHORT_AT_ONCE = (tl.constexpr(step_plan.WAVES * rows) for rows in (step_plan.ROWS, step_plan.SHORT_ROWS))
 
 
 @triton.jit
@@ -117,10 +118,9 @@ def segment_tiles(
 
 
 @triton.jit
-def merge_tiles(places, programs, rows):
-    """Tiles of a prompt that the merge of so many Q Blocks of `rows` takes as long as: it holds half as many at once as
-    there are programs."""
-    return tl.cdiv(2 * places, programs) * (rows // MERGED_ROWS)
+def merge_turns(rows, programs, AT_ONCE: tl.constexpr):
+    """Turns of a merge of so many rows: at once it has AT_ONCE for each program that takes items."""
+    return tl.cdiv(rows, AT_ONCE * programs)
 
 
 @triton.jit
@@ -132,12 +132,12 @@ def choices_of(longest):
 
 @triton.jit
 def tiles_by_choice(
-    num_seqs, lengths, longs, longest, work, programs, rows_at_most, num_kv_heads, sees,
+    num_seqs, lengths, merged, longest, work, programs, rows_at_most, num_kv_heads, sees,
     SHORT: tl.constexpr, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr, UNIT: tl.constexpr, RATIO: tl.constexpr,
     SEQUENCES: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of a segment of long and of short queries, as `segment_tiles`. longest, work, programs: of both. longs: Q
-    Blocks of long ones."""
+    """Tiles of a segment of long and of short queries, as `segment_tiles`. longest, work, programs: of both. merged:
+    rows of all Q Blocks of both, under all KV heads."""
     choices, of_short = choices_of(longest[0]), choices_of(longest[1])
     items, short_items = choices * 0, choices * 0
     rows, short_rows = choices * 0, choices * 0
@@ -152,9 +152,9 @@ def tiles_by_choice(
         short_items += tl.sum(tl.where(short, n, 0), 0)
         rows += tl.sum(tl.where(short, 0, of_parts), 0)
         short_rows += tl.sum(tl.where(short, of_parts, 0), 0)
-    merge = merge_tiles(longs * num_kv_heads, programs[0], BLOCK_Q * RATIO)
+    merge = merge_turns(merged[0], programs[0], AT_ONCE)
     of_long = segment_tiles(longest[0], work[0], items, rows, programs[0], rows_at_most, num_kv_heads, merge, choices)
-    merge = MERGE * tl.maximum(SHORT_Q * RATIO // MERGED_ROWS, 1)
+    merge = MERGE * merge_turns(merged[1], programs[1], SHORT_AT_ONCE)
     return of_long, segment_tiles(
         longest[1], work[1], short_items, short_rows, programs[1], rows_at_most, num_kv_heads, merge, of_short
     )
@@ -216,7 +216,8 @@ def _plan_kernel(
     before = number * 0  # Q Blocks of the sequences before its own
     total = 0
     refused = 0
-    longs = 0  # Q Blocks of long queries
+    long_tokens = 0  # of long queries, and of short ones
+    short_tokens = 0
     longest = 1  # their tiles: of the longest, and of all
     work = 0.0
     longest_short = 1
@@ -232,7 +233,8 @@ def _plan_kernel(
         total += tl.sum(count, 0)
         refused = tl.maximum(refused, tl.max((seq_len < 0).to(tl.int32), 0))
         if CHOICE:
-            longs += tl.sum(tl.where(of_short, 0, count), 0)
+            long_tokens += tl.sum(tl.where(of_short, 0, query_len), 0)
+            short_tokens += tl.sum(tl.where(of_short, query_len, 0), 0)
             of = query_len, seq_len, count, block_q, sees, f, UNIT
             longest, work = with_more(longest, work, ~of_short, *of)
             longest_short, work_short = with_more(longest_short, work_short, of_short, *of)
@@ -245,9 +247,10 @@ def _plan_kernel(
     each_short = longest_short
     own = number * 0 + segments
     if CHOICE:
-        rows = tl.where((longs > 0) & (longs < total), rows_at_most // 2, rows_at_most)  # of either class
+        rows = tl.where((long_tokens > 0) & (short_tokens > 0), rows_at_most // 2, rows_at_most)  # of either class
+        merged = long_tokens * RATIO * num_kv_heads, short_tokens * RATIO * num_kv_heads
         each, each_short = tiles_by_choice(
-            num_seqs, lengths, longs, (longest, longest_short), (work, work_short), (programs, short_programs), rows,
+            num_seqs, lengths, merged, (longest, longest_short), (work, work_short), (programs, short_programs), rows,
             num_kv_heads, sees, SHORT, SHORT_Q, BLOCK_Q, UNIT, RATIO, SEQUENCES,
         )  # fmt: skip
         own = tl.cdiv(longest_tiles(seq_len, block_q, sees, UNIT), tl.where(short, each_short, each))

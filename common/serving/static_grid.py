@@ -15,6 +15,8 @@ from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, power_of_tw
 from common.spec.step_plan import Cut, PlannedScratch, ensure_capacity, scratch_rows
 from common.spec.workspaces import CopyScratch, may_overflow
 
+READ = 4  # times that a byte of a key is read out of a copy, at least: fewer Q Blocks read pages sooner
+
 
 def short_rows(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> int:
     """Rows of a Q Block of short queries: as many as a draft has, up to 64, where a capture on an NVIDIA GPU has none
@@ -43,7 +45,7 @@ class StaticGrid:
     def workspace(self, shape: AttentionShape, capacity: Capacity, config: Any) -> PlannedScratch:
         """The plan and its scratch, which does not grow with the lengths of sequences, and room for
         `capacity.num_keys` copied keys."""
-        copied, parts, copy = config.copied, [config.decode, config.prefill], None
+        copied, parts, copy = config.copied, [config.decode, config.prefill, config.few], None
         if copied.least_tokens:
             parts.append(copied)
         if 0 < copied.least_tokens <= capacity.num_tokens:
@@ -67,13 +69,13 @@ class StaticGrid:
         overlap = hasattr(config, "overlap") and config.overlap and not cut.copied
         side = None if cut.is_short or overlap else side_stream(batch.device)  # a stream apart, or dependent launches
         with beside(side):
-            self.attend_pages(batch, features, out, config, workspace, lse, cut, "short")
+            self.attend_pages(batch, features, out, config, workspace, lse, cut, "short", config.decode)
             if cut.copied and may_overflow(batch, cut.copied, cut.long[1]):
-                self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
+                self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged", config.prefill)
         if cut.copied:
             self.attend_copied(batch, features, out, config.copied, workspace, lse, cut)
         elif not cut.is_short:
-            self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
+            self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged", self._paged(batch, config))
         join(side)
         dependent = {"overlap": overlap} if hasattr(config, "overlap") else {}
         self.merge_parts(batch, features, out, workspace, cut, lse, **dependent)
@@ -85,12 +87,23 @@ class StaticGrid:
         sizes = {"short_programs": of_short, "rows": len(workspace.acc)}
         if batch.stats.max_query_len <= SHORT_QUERY:
             return Cut(short, ANY_QUERY, short, programs=of_short, **sizes)
-        if workspace.copy is None or batch.num_tokens < copied.least_tokens or not self._is_whole(batch, copied):
-            programs = config.prefill.programs or config.programs
-            return Cut(self._class(config.prefill, shape), SHORT_QUERY, short, programs=programs, **sizes)
+        if workspace.copy is None or not self._is_worth(batch, copied) or not self._is_whole(batch, copied):
+            paged = self._paged(batch, config)
+            programs = paged.programs or config.programs
+            return Cut(self._class(paged, shape), SHORT_QUERY, short, programs=programs, **sizes)
         long = self._class(copied, shape)
         tiles = len(workspace.copy.key) // (shape.num_kv_heads * long[1])
         return Cut(long, SHORT_QUERY, short, programs=copied.programs, copied=tiles, **sizes)
+
+    @staticmethod
+    def _paged(batch: PagedBatch, config: Any) -> Any:
+        """The part that reads all long queries of a capture through pages."""
+        return config.few if batch.num_tokens < config.copied.least_tokens else config.prefill
+
+    @staticmethod
+    def _is_worth(batch: PagedBatch, copied: Any) -> bool:
+        """Whether a capture's Q Blocks fill the programs, and those of its longest query read a copy often enough."""
+        return batch.num_tokens >= copied.least_tokens and batch.stats.max_query_len >= copied.least_query_len
 
     def _is_whole(self, batch: PagedBatch, copied: Any) -> bool:
         """Whether one program sums all lanes of V."""

@@ -164,8 +164,10 @@ def _parts_read(workload: Workload, cut: _Blocks) -> Work:
 
 def _long_part(workload: Workload, config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of a static grid: the part that takes long queries, by what its capture holds."""
-    copied = config.get("copied") or {"least_tokens": 0}
-    return copied if 0 < copied["least_tokens"] <= workload.stats.num_tokens else config["prefill"]
+    copied, stats = config.get("copied") or {"least_tokens": 0, "least_query_len": 0}, workload.stats
+    if not 0 < copied["least_tokens"] <= stats.num_tokens:
+        return config["few"] if copied["least_tokens"] else config["prefill"]
+    return copied if stats.max_query_len >= copied["least_query_len"] else config["prefill"]
 
 
 def _classes(workload: Workload, config: Mapping[str, Any]) -> list[_Blocks]:
@@ -216,7 +218,7 @@ def _items(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
     if place == 0:
         return _attention(workload, _blocks(workload, config["decode"], SHORT), config["programs"])
     part = _long_part(workload, config)
-    served = LONG if part is config["prefill"] else NONE
+    served = NONE if part is config.get("copied") else LONG
     return _attention(workload, _blocks(workload, part, served), part.get("programs") or config["programs"])
 
 

@@ -153,10 +153,8 @@ def tiles_each(sequences, cut, short):
     sequences = [s for s in sequences if s[-1] == short and s[4]]
     longest = max([s[5] for s in sequences], default=1)
     programs, most_rows, costs = cut.short_programs if short else cut.programs, cut.rows // 2 if both else cut.rows, []
-    of_short = 3 * max((cut.short or (0,))[0] * RATIO // 16, 1)
-    merge = (
-        of_short if short else cdiv(2 * sum(s[4] for s in sequences) * HEADS, programs) * (cut.long[0] * RATIO // 16)
-    )
+    merged = sum(s[0] for s in sequences) * RATIO * HEADS
+    merge = 3 * cdiv(merged, 4 * programs) if short else cdiv(merged, 8 * programs)
     for halving in range(16):
         each = cdiv(longest, (2 + halving % 2 << halving // 2) >> 1)
         items = sum(s[4] * cdiv(s[5], each) for s in sequences)
