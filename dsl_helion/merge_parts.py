@@ -38,16 +38,15 @@ def _merge_parts_kernel(
     programs: int,
     parts: hl.constexpr,
     rows: hl.constexpr,
+    helpers: int,  # programs of a Q Block under a KV head
 ) -> None:
     hl.pdl_wait()  # wait for the parts
     value_size = hl.specialize(out.size(2))
     hl.specialize((partial_acc.size(1), partial_acc.size(2), plan.size(1), counters.size(0)))
-    for program in hl.grid(programs):
+    for program, helper in hl.grid([programs, helpers]):
         total = counters[MERGES] * num_kv_heads
-        helpers = torch.maximum(div(int32(programs), torch.maximum(total, int32(1))), int32(1))  # of a Q Block
-        first, helper, stride = div(int32(program), helpers), mod(int32(program), helpers), div(int32(programs), helpers)
-        for turn in hl.grid(0, div(total - first + stride - 1, stride)):
-            place = first + turn * stride  # of a Q Block under a KV head
+        for turn in hl.grid(0, div(total - int32(program) + int32(programs - 1), int32(programs))):
+            place = int32(program) + turn * int32(programs)  # of a Q Block under a KV head
             kv_head = mod(place, num_kv_heads)
             first_item = hl.load(plan, [div(place, num_kv_heads), FIRST_ITEM])
             if first_item >= 0:
@@ -83,14 +82,14 @@ def _merge_parts_kernel(
                     store_lse(lse, token, head, live, top, sums)
 
 
-_merge_parts = kernel(_merge_parts_kernel, "programs")
+_merge_parts = kernel(_merge_parts_kernel, "programs", "helpers")
 
 
 def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse) -> None:
     """Write out (and lse) of every Q Block that is several items. cut: of the plan."""
-    parts, rows, programs, warps = cut.merge_form(batch)
+    parts, rows, helpers, blocks, warps = cut.merge_form(batch)
     args = (
         workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, out, lse, bundle(features),
-        batch.shape.num_kv_heads, batch.shape.queries_per_kv, cut.short[0], cut.long[0], programs, parts, rows,
+        batch.shape.num_kv_heads, batch.shape.queries_per_kv, cut.short[0], cut.long[0], blocks, parts, rows, helpers,
     )  # fmt: skip
-    run(_merge_parts, _Merge(warps), args)
+    run(_merge_parts, _Merge(warps), args, loop_orders=[[1, 0]])

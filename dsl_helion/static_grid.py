@@ -103,8 +103,8 @@ class Copied(Cdna):
 
 @dataclass(frozen=True)
 class Config(Cdna):
-    """decode: queries of up to SHORT_QUERY tokens; prefill: the others, through pages; few: the same in captures of
-    fewer tokens than copied.least_tokens; copied: the others, where there is a copy.
+    """decode: queries of up to SHORT_QUERY tokens; prefill: the others, through pages; copied: the others, where there
+    is a copy.
 
     programs: of a launch that reads pages, as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
     """
@@ -112,7 +112,6 @@ class Config(Cdna):
     BY_SIZE: ClassVar = True
     decode: Part = Part(16, 32)
     prefill: Part = Part(32, 32)
-    few: Part = Part(32, 32)
     copied: Copied = Copied()
     programs: int = 4
     num_warps: int = 4
@@ -151,21 +150,18 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     tile = 16 if wide and gpu.mfma else keys  # of a prompt: with more, LDS holds one program
     how = fitted_part({"tile_size": tile, "num_stages": 2, "block_m": rows, "num_warps": 4}, shape, gpu)
     five = gpu.tma and fits_one(how["block_m"], how["tile_size"], 4, 5, shape, gpu)
-    stages = 5 if five and how["block_m"] == 64 else 0  # few Q Blocks have page ids and keys two tiles ahead
+    stages = 5 if five and how["block_m"] == 64 else 0  # page ids and keys are two tiles ahead, in two programs per SM
     least = short_rows(shape, stats, gpu)
     decode = fitted_part(how | {"tile_size": keys, "block_m": block_m_of(Part(least, keys), shape)}, shape, gpu)
-    keys, most, bound, of_few = decode["tile_size"], held, 0, held
+    keys, most, bound = decode["tile_size"], held, 0
     if gpu.vendor == "nvidia":
         most, bound = programs_at_once(decode["block_m"], keys, 4, how["num_stages"], shape, gpu)
-        deep = how["block_m"], how["tile_size"], 4, stages or how["num_stages"]
-        of_few = min(held, programs_at_once(*deep, shape, gpu)[0])
     spill = spills_by_run(how["block_m"], shape.cache_dtype.itemsize, staged_rows(gpu))
     gather = "flat" if spill else "page"
     matrix, units = 16 if gpu.mfma else 0, max(gpu.units, 1)
     least = min(least, decode["block_m"])
     decode = Part(least, keys, gather if least == 64 else "flat", registers=bound)
-    few = Part(how.pop("block_m"), how.pop("tile_size"), gather, of_few * units, stages)
-    prefill = few if of_few == held else replace(few, programs=held * units, num_stages=0)
+    prefill = Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
     warps = 8 if wide else 4  # of prompts out of a copy
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": warps}, shape, gpu)
     copied = Copied(**dense, programs=held * units, copy_programs=8 * units)
@@ -175,7 +171,7 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
         rows = copied.programs * copied.block_m, READ * shape.cache_dtype.itemsize * copied.block_m
         least_tokens, least_query_len = cdiv(rows[0], shape.num_query_heads), cdiv(rows[1], shape.queries_per_kv)
         copied = replace(copied, least_tokens=least_tokens, least_query_len=least_query_len)
-    return Config(decode, prefill, few, copied, most * units, **how, matrix_instr=matrix)
+    return Config(decode, prefill, copied, most * units, **how, matrix_instr=matrix)
 
 
 def item_range(seq, left, position, seq_len, start, stop, key_cache, f, block_q, tile_size, few_rows):
@@ -396,10 +392,10 @@ _attend_items = kernel(_attend_items_kernel, "block_q", "programs")
 _copied_items = kernel(_attend_copied_kernel, "tiles", "block_q", "programs")
 
 
-def _attend_pages(batch, features, out, config, workspace, lse, cut, name, part) -> None:
-    """Items of a list, through pages, with that part of the config."""
+def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> None:
+    """Items of a list, through pages."""
     shape, short = batch.shape, name == "short"
-    block_q, tile_size = cut.short if short else cut.long
+    part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
     programs = part.programs or config.programs
     warps = config.copied.num_warps if cut.copied and not short else config.num_warps  # for Q Blocks of its rows
     gather, page_rows = gather_form(part.gather, batch, tile_size)

@@ -13,7 +13,7 @@ from dsl_triton.primitives import normalise, store_lse, store_rows
 from dsl_triton.step_plan import FIRST_ITEM, MERGES, SIZE, item_at
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["helpers"])  # do not recompile for another number of Q Blocks
 def _merge_parts_kernel(
     acc_ptr,  # f32 [rows, NUM_KV_HEADS, VALUE_SIZE]
     m_ptr,  # f32 [rows, NUM_KV_HEADS]
@@ -24,13 +24,14 @@ def _merge_parts_kernel(
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     f,
     out_strides, lse_strides,
+    helpers,  # programs of a Q Block under a KV head
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, SHORT_Q: tl.constexpr,
     LONG_Q: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    place = tl.program_id(0) // helpers  # of a Q Block under a KV head
+    item = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE + FIRST_ITEM)  # the plan has that many entries
     total = tl.load(counters_ptr + MERGES) * NUM_KV_HEADS
-    helpers = tl.maximum(tl.num_programs(0) // tl.maximum(total, 1), 1)  # programs of a Q Block under a KV head
-    place, helper = tl.program_id(0) // helpers, tl.program_id(0) % helpers
-    item = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE + FIRST_ITEM, mask=place < total, other=-1)
+    item = tl.where(place < total, item, -1)
     _, fields = item_at(plan_ptr + tl.maximum(item, 0) * SIZE)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # wait for the parts; the plan is older
@@ -41,7 +42,7 @@ def _merge_parts_kernel(
             kv_head = place % NUM_KV_HEADS
             block_q = tl.where(short != 0, SHORT_Q, LONG_Q)
             real_rows = tl.minimum(left, block_q) * QUERIES_PER_KV
-            for begin in range(helper * ROWS, real_rows, helpers * ROWS):
+            for begin in range(tl.program_id(0) % helpers * ROWS, real_rows, helpers * ROWS):
                 row = begin + tl.arange(0, ROWS)
                 live = row < real_rows
                 top = tl.full([ROWS], float("-inf"), tl.float32)
@@ -77,10 +78,10 @@ def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse, 
     overlap: the launch before takes the items of short queries, and all are.
     """
     shape = batch.shape
-    parts, rows, programs, warps = cut.merge_form(batch)
-    _merge_parts_kernel[(programs,)](
+    parts, rows, helpers, blocks, warps = cut.merge_form(batch)
+    _merge_parts_kernel[(blocks * helpers,)](
         workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, out, lse, bundle(features),
-        out.stride(), strides(lse), NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv,
+        out.stride(), strides(lse), helpers, NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv,
         VALUE_SIZE=shape.value_lanes, SHORT_Q=cut.short[0], LONG_Q=cut.long[0], PARTS=parts, ROWS=rows,
         OVERLAP=overlap, num_warps=warps, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

@@ -45,7 +45,7 @@ class StaticGrid:
     def workspace(self, shape: AttentionShape, capacity: Capacity, config: Any) -> PlannedScratch:
         """The plan and its scratch, which does not grow with the lengths of sequences, and room for
         `capacity.num_keys` copied keys."""
-        copied, parts, copy = config.copied, [config.decode, config.prefill, config.few], None
+        copied, parts, copy = config.copied, [config.decode, config.prefill], None
         if copied.least_tokens:
             parts.append(copied)
         if 0 < copied.least_tokens <= capacity.num_tokens:
@@ -69,13 +69,13 @@ class StaticGrid:
         overlap = hasattr(config, "overlap") and config.overlap and not cut.copied
         side = None if cut.is_short or overlap else side_stream(batch.device)  # a stream apart, or dependent launches
         with beside(side):
-            self.attend_pages(batch, features, out, config, workspace, lse, cut, "short", config.decode)
+            self.attend_pages(batch, features, out, config, workspace, lse, cut, "short")
             if cut.copied and may_overflow(batch, cut.copied, cut.long[1]):
-                self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged", config.prefill)
+                self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
         if cut.copied:
             self.attend_copied(batch, features, out, config.copied, workspace, lse, cut)
         elif not cut.is_short:
-            self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged", self._paged(batch, config))
+            self.attend_pages(batch, features, out, config, workspace, lse, cut, "paged")
         join(side)
         dependent = {"overlap": overlap} if hasattr(config, "overlap") else {}
         self.merge_parts(batch, features, out, workspace, cut, lse, **dependent)
@@ -88,17 +88,11 @@ class StaticGrid:
         if batch.stats.max_query_len <= SHORT_QUERY:
             return Cut(short, ANY_QUERY, short, programs=of_short, **sizes)
         if workspace.copy is None or not self._is_worth(batch, copied) or not self._is_whole(batch, copied):
-            paged = self._paged(batch, config)
-            programs = paged.programs or config.programs
-            return Cut(self._class(paged, shape), SHORT_QUERY, short, programs=programs, **sizes)
+            programs = config.prefill.programs or config.programs
+            return Cut(self._class(config.prefill, shape), SHORT_QUERY, short, programs=programs, **sizes)
         long = self._class(copied, shape)
         tiles = len(workspace.copy.key) // (shape.num_kv_heads * long[1])
         return Cut(long, SHORT_QUERY, short, programs=copied.programs, copied=tiles, **sizes)
-
-    @staticmethod
-    def _paged(batch: PagedBatch, config: Any) -> Any:
-        """The part that reads all long queries of a capture through pages."""
-        return config.few if batch.num_tokens < config.copied.least_tokens else config.prefill
 
     @staticmethod
     def _is_worth(batch: PagedBatch, copied: Any) -> bool:

@@ -96,21 +96,22 @@ class Cut:
         )
         return max(min(items, self.most_items(batch.num_tokens, batch.num_seqs)), 1) * batch.shape.num_kv_heads
 
-    def merge_form(self, batch: PagedBatch) -> tuple[int, int, int, int]:
-        """Of the launch that merges: parts and rows at a time, programs, and warps of each.
+    def merge_form(self, batch: PagedBatch) -> tuple[int, int, int, int, int]:
+        """Of the launch that merges: parts and rows at a time, programs of a Q Block, Q Blocks at once, and warps.
 
-        Programs are dealt evenly to the Q Blocks that the plan cut, up to one for each group of rows. A program reads
-        all parts at once; a warp takes 1024 sums, since warps of few sums wait for each other, and most programs find
-        nothing to merge.
+        A program reads all parts at once where programs are dealt evenly to Q Blocks; a warp takes 1024 sums, since
+        warps of few sums wait for each other, and most programs find nothing to merge. Few Q Blocks have as many
+        programs each as they have rows to merge.
         """
-        most, rows, most_warps = (64, SHORT_ROWS, 8) if self.is_short else (16, ROWS, 4)
+        most, rows, least, most_warps = (64, SHORT_ROWS, 4, 8) if self.is_short else (16, ROWS, 8, 4)
         shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
         blocks = max(self.most_blocks(batch.num_tokens, batch.num_seqs), 1) * shape.num_kv_heads
         groups = cdiv(max(self.long[0], self.short[0]) * shape.queries_per_kv, rows)
+        helpers = max(power_of_two(min(WAVES * self.programs // blocks, groups)), least)
         parts = min(cdiv(keys, min(self.long[1], self.short[1])), cdiv(self.programs, blocks))
         parts = min(max(power_of_two(parts), 8), most)
         warps = min(max(parts * rows * power_of_two(shape.value_lanes) // 1024, 1), most_warps)
-        return parts, rows, min(blocks * groups, WAVES * self.programs), warps
+        return parts, rows, helpers, max(min(blocks, WAVES * self.programs // helpers), 1), warps
 
     def make_space(self, num_tokens: int, num_seqs: int, device: torch.device) -> torch.Tensor:
         """int32 [items, fields] for the plan. From torch.zeros: no other scratch may lie over it."""

@@ -164,10 +164,9 @@ def _parts_read(workload: Workload, cut: _Blocks) -> Work:
 
 def _long_part(workload: Workload, config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of a static grid: the part that takes long queries, by what its capture holds."""
-    copied, stats = config.get("copied") or {"least_tokens": 0, "least_query_len": 0}, workload.stats
-    if not 0 < copied["least_tokens"] <= stats.num_tokens:
-        return config["few"] if copied["least_tokens"] else config["prefill"]
-    return copied if stats.max_query_len >= copied["least_query_len"] else config["prefill"]
+    copied, stats = config.get("copied") or {"least_tokens": 0}, workload.stats
+    copies = 0 < copied["least_tokens"] <= stats.num_tokens and stats.max_query_len >= copied["least_query_len"]
+    return copied if copies else config["prefill"]
 
 
 def _classes(workload: Workload, config: Mapping[str, Any]) -> list[_Blocks]:
