@@ -152,15 +152,16 @@ def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     five = gpu.tma and fits_one(how["block_m"], how["tile_size"], 4, 5, shape, gpu)
     stages = 5 if five and how["block_m"] == 64 else 0  # page ids and keys are two tiles ahead, in two programs per SM
     least = short_rows(shape, stats, gpu)
+    how["num_warps"] = 8 if least > 64 else 4
     decode = fitted_part(how | {"tile_size": keys, "block_m": block_m_of(Part(least, keys), shape)}, shape, gpu)
     keys, most, bound = decode["tile_size"], held, 0
     if gpu.vendor == "nvidia":
-        most, bound = programs_at_once(decode["block_m"], keys, 4, how["num_stages"], shape, gpu)
+        most, bound = programs_at_once(decode["block_m"], keys, how["num_warps"], how["num_stages"], shape, gpu)
     spill = spills_by_run(how["block_m"], shape.cache_dtype.itemsize, staged_rows(gpu))
     gather = "flat" if spill else "page"
     matrix, units = 16 if gpu.mfma else 0, max(gpu.units, 1)
     least = min(least, decode["block_m"])
-    decode = Part(least, keys, gather if least == 64 else "flat", registers=bound)
+    decode = Part(least, keys, gather if least >= 64 else "flat", registers=bound)
     prefill = Part(how.pop("block_m"), how.pop("tile_size"), gather, held * units, stages)
     warps = 8 if wide else 4  # of prompts out of a copy
     dense = fitted_part({"tile_size": 64, "num_stages": 2, "block_m": 128, "num_warps": warps}, shape, gpu)

@@ -20,10 +20,12 @@ READ = 4  # times that a byte of a key is read out of a copy, at least: fewer Q 
 
 def short_rows(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> int:
     """Rows of a Q Block of short queries: as many as a draft has, up to 64, where a capture on an NVIDIA GPU has none
-    that is longer: of fewer rows several would read the same keys. Else 16, a decode's."""
+    that is longer: of fewer rows several would read the same keys. Up to 128 under wgmma at heads of 129 to 256 lanes:
+    sums of 64 rows fill the registers of four warps there. Else 16, a decode's."""
     if gpu.vendor != "nvidia" or stats.max_query_len > SHORT_QUERY:
         return 16
-    return min(max(power_of_two(stats.max_query_len * shape.queries_per_kv), 16), 64)
+    most = 128 if gpu.tma and 128 < max(shape.head_size, shape.value_lanes) <= 256 else 64
+    return min(max(power_of_two(stats.max_query_len * shape.queries_per_kv), 16), most)
 
 
 @dataclass(frozen=True)

@@ -101,12 +101,13 @@ class Cut:
 
         A program reads all parts at once where programs are dealt evenly to Q Blocks; a warp takes 1024 sums, since
         warps of few sums wait for each other, and most programs find nothing to merge. Few Q Blocks have as many
-        programs each as they have rows to merge.
+        programs each as the longest query of the capture fills rows of them.
         """
         most, rows, least, most_warps = (64, SHORT_ROWS, 4, 8) if self.is_short else (16, ROWS, 8, 4)
         shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
         blocks = max(self.most_blocks(batch.num_tokens, batch.num_seqs), 1) * shape.num_kv_heads
-        groups = cdiv(max(self.long[0], self.short[0]) * shape.queries_per_kv, rows)
+        longest = min(max(self.long[0], self.short[0]), max(batch.stats.max_query_len, 1))
+        groups = cdiv(longest * shape.queries_per_kv, rows)
         helpers = max(power_of_two(min(WAVES * self.programs // blocks, groups)), least)
         parts = min(cdiv(keys, min(self.long[1], self.short[1])), cdiv(self.programs, blocks))
         parts = min(max(power_of_two(parts), 8), most)

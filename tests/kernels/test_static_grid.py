@@ -13,6 +13,7 @@ from capacity import at_capacity, bits, poisoned, random_lens
 from common.gpus import resolve
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
+from common.spec.metadata import power_of_two
 from common.spec.step_plan import FIELDS, ITEMS
 from dsls import in_triton
 
@@ -57,6 +58,34 @@ def test_a_merge_reads_more_parts_than_it_holds_at_once(dsl):
     workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
     judged(static_grid, batch, PLAIN, config, workspace)
     assert most_parts(workspace) > static_grid._grid.cut(batch, config, workspace).merge_form(batch)[0] == 8
+
+
+@in_triton
+def test_few_q_blocks_have_a_program_for_each_row_of_their_merge(dsl):
+    """Rows of the hint's longest query: of a decode's Q Block of 16 rows two hold a query."""
+    static_grid, config = dsl.module("static_grid"), parts(dsl.module("static_grid"), decode=(64, 16), programs=80)
+    batch = at_capacity([(8, 208)], SHAPE, 8, 1, 208)
+    workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
+    judged(static_grid, batch, PLAIN, config, workspace)
+    assert most_parts(workspace) > 1
+    helpers = []
+    for longest in (8, 1):
+        hinted = batch.replace(stats=dataclasses.replace(batch.stats, max_query_len=longest))
+        helpers.append(static_grid._grid.cut(hinted, config, workspace).merge_form(hinted)[2])
+    assert helpers == [power_of_two(8 * SHAPE.queries_per_kv), 4]
+
+
+@in_triton
+def test_a_capture_of_short_prompts_reads_pages(dsl):
+    static_grid = dsl.module("static_grid")
+    config = copying(static_grid)
+    config = dataclasses.replace(config, copied=dataclasses.replace(config.copied, least_query_len=30))
+    for longest, copies in ((30, True), (29, False)):
+        batch = at_capacity([(longest, 64), (1, 40)], SHAPE, TOKENS, SEQS, KEYS)
+        workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
+        batch = batch.replace(stats=dataclasses.replace(batch.stats, max_query_len=longest))
+        assert bool(static_grid._grid.cut(batch, config, workspace).copied) == copies
+        judged(static_grid, batch, PLAIN, config, workspace)
 
 
 @in_triton
@@ -124,6 +153,9 @@ def test_a_capture_of_drafts_has_a_draft_in_a_q_block(dsl):
     if hasattr(config, "overlap"):
         config = dataclasses.replace(config, overlap=False)
     judged(static_grid, batch.replace(stats=drafts), PLAIN, config)
+    longer, large = dataclasses.replace(drafts, max_query_len=14), dataclasses.replace(wide, head_size=256)
+    config = static_grid.default(large, longer, resolve("h200"))
+    assert (config.decode.block_m, config.num_warps) == (128, 8)
 
 
 @pytest.mark.slow_in_helion
