@@ -31,6 +31,7 @@ def _merge_parts_kernel(
     out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
     f: dict,
+    helpers: int,  # programs of a Q Block under a KV head
     num_kv_heads: hl.constexpr,
     queries_per_kv: hl.constexpr,
     short_q: hl.constexpr,
@@ -38,7 +39,6 @@ def _merge_parts_kernel(
     programs: int,
     parts: hl.constexpr,
     rows: hl.constexpr,
-    helpers: int,  # programs of a Q Block under a KV head
 ) -> None:
     hl.pdl_wait()  # wait for the parts
     value_size = hl.specialize(out.size(2))
@@ -90,6 +90,6 @@ def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse) 
     parts, rows, helpers, blocks, warps = cut.merge_form(batch)
     args = (
         workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, out, lse, bundle(features),
-        batch.shape.num_kv_heads, batch.shape.queries_per_kv, cut.short[0], cut.long[0], blocks, parts, rows, helpers,
+        helpers, batch.shape.num_kv_heads, batch.shape.queries_per_kv, cut.short[0], cut.long[0], blocks, parts, rows,
     )  # fmt: skip
     run(_merge_parts, _Merge(warps), args, loop_orders=[[1, 0]])

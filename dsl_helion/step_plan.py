@@ -20,6 +20,7 @@ from common.spec import Features, PagedBatch, step_plan
 from common.spec.features import WIDEST
 from common.spec.metadata import cdiv as host_cdiv
 from common.spec.step_plan import (
+    AT_ONCE,
     COUNTERS,
     FIRST_ITEM,
     HOLE,
@@ -27,10 +28,8 @@ from common.spec.step_plan import (
     MERGES,
     NOWHERE,
     REFUSED,
-    ROWS,
+    SHORT_AT_ONCE,
     SHORT_ITEMS,
-    SHORT_ROWS,
-    WAVES,
     Cut,
 )
 from dsl_helion.arithmetic import cdiv, div, int32
@@ -43,7 +42,6 @@ CHUNK = 16  # segments that are written at a time, and numbers of them that are 
 # What a turn of all programs, and of those that merge, cost in tiles that a program reads alone: of an H200's decodes 1
 # us each. A tile of a prompt takes as long as a turn of its merge.
 TURN, MERGE = 6, 3
-AT_ONCE, SHORT_AT_ONCE = WAVES * ROWS, WAVES * SHORT_ROWS
 
 
 @dataclass(frozen=True)
@@ -230,8 +228,7 @@ def _plan_kernel(
             short_items, short_rows = counted(
                 short_items, short_rows, seq_len_b, torch.where(short_b, count_b, 0), of_short, *how
             )
-        both = (long_tokens > 0) & (short_tokens > 0)
-        most_rows = torch.where(both, int32(rows_at_most // 2), int32(rows_at_most))
+        most_rows = torch.where((long_tokens > 0) & (short_tokens > 0), int32(rows_at_most // 2), int32(rows_at_most))
         how = most_rows, num_kv_heads
         merge = merge_turns(long_tokens * (ratio * num_kv_heads), programs, AT_ONCE)
         each = segment_tiles(longest, work, items, rows, int32(programs), *how, merge, choices)

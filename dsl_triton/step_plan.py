@@ -25,13 +25,13 @@ from dsl_triton.masks import kv_tile_range
 SIZE, COUNTERS = tl.constexpr(step_plan.SIZE), tl.constexpr(step_plan.COUNTERS)
 ITEMS, SHORT_ITEMS = tl.constexpr(step_plan.ITEMS), tl.constexpr(step_plan.SHORT_ITEMS)
 REFUSED, MERGES = tl.constexpr(step_plan.REFUSED), tl.constexpr(step_plan.MERGES)
+AT_ONCE, SHORT_AT_ONCE = tl.constexpr(step_plan.AT_ONCE), tl.constexpr(step_plan.SHORT_AT_ONCE)
 FIRST_ITEM = tl.constexpr(step_plan.FIRST_ITEM)
 END, HOLE, NOWHERE = (tl.constexpr(value) for value in (step_plan.END, step_plan.HOLE, step_plan.NOWHERE))
 CHUNK = tl.constexpr(16)  # segments that are written at a time, and numbers of them that are compared
 # What a turn of all programs, and of those that merge, cost in tiles that a program reads alone: of an H200's decodes 1
 # us each. A tile of a prompt takes as long as a turn of its merge.
 TURN, MERGE = tl.constexpr(6), tl.constexpr(3)
-AT_ONCE, SHORT_AT_ONCE = (tl.constexpr(step_plan.WAVES * rows) for rows in (step_plan.ROWS, step_plan.SHORT_ROWS))
 
 
 @triton.jit
@@ -132,12 +132,11 @@ def choices_of(longest):
 
 @triton.jit
 def tiles_by_choice(
-    num_seqs, lengths, merged, longest, work, programs, rows_at_most, num_kv_heads, sees,
+    num_seqs, lengths, tokens, longest, work, programs, rows_at_most, num_kv_heads, sees,
     SHORT: tl.constexpr, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr, UNIT: tl.constexpr, RATIO: tl.constexpr,
     SEQUENCES: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of a segment of long and of short queries, as `segment_tiles`. longest, work, programs: of both. merged:
-    rows of all Q Blocks of both, under all KV heads."""
+    """Tiles of a segment of long and of short queries, as `segment_tiles`. tokens, longest, work, programs: of both."""
     choices, of_short = choices_of(longest[0]), choices_of(longest[1])
     items, short_items = choices * 0, choices * 0
     rows, short_rows = choices * 0, choices * 0
@@ -152,9 +151,9 @@ def tiles_by_choice(
         short_items += tl.sum(tl.where(short, n, 0), 0)
         rows += tl.sum(tl.where(short, 0, of_parts), 0)
         short_rows += tl.sum(tl.where(short, of_parts, 0), 0)
-    merge = merge_turns(merged[0], programs[0], AT_ONCE)
+    merge = merge_turns(tokens[0] * RATIO * num_kv_heads, programs[0], AT_ONCE)
     of_long = segment_tiles(longest[0], work[0], items, rows, programs[0], rows_at_most, num_kv_heads, merge, choices)
-    merge = MERGE * merge_turns(merged[1], programs[1], SHORT_AT_ONCE)
+    merge = MERGE * merge_turns(tokens[1] * RATIO * num_kv_heads, programs[1], SHORT_AT_ONCE)
     return of_long, segment_tiles(
         longest[1], work[1], short_items, short_rows, programs[1], rows_at_most, num_kv_heads, merge, of_short
     )
@@ -248,10 +247,9 @@ def _plan_kernel(
     own = number * 0 + segments
     if CHOICE:
         rows = tl.where((long_tokens > 0) & (short_tokens > 0), rows_at_most // 2, rows_at_most)  # of either class
-        merged = long_tokens * RATIO * num_kv_heads, short_tokens * RATIO * num_kv_heads
         each, each_short = tiles_by_choice(
-            num_seqs, lengths, merged, (longest, longest_short), (work, work_short), (programs, short_programs), rows,
-            num_kv_heads, sees, SHORT, SHORT_Q, BLOCK_Q, UNIT, RATIO, SEQUENCES,
+            num_seqs, lengths, (long_tokens, short_tokens), (longest, longest_short), (work, work_short),
+            (programs, short_programs), rows, num_kv_heads, sees, SHORT, SHORT_Q, BLOCK_Q, UNIT, RATIO, SEQUENCES,
         )  # fmt: skip
         own = tl.cdiv(longest_tiles(seq_len, block_q, sees, UNIT), tl.where(short, each_short, each))
     rank = count - 1 - (number - before)  # Q Blocks that come before this one: here those of its own sequence

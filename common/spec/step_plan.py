@@ -35,6 +35,7 @@ BLOCKS = 16  # Q Blocks a program of the plan
 FEW, MANY = 32, 128  # sequences that they are compared with at a time: as many as lie in one warp need no barrier
 WAVES = 4  # programs of a merge for each one that takes items, at most
 ROWS, SHORT_ROWS = 2, 1  # that each merges at once, where there are prompts, and where there are none
+AT_ONCE, SHORT_AT_ONCE = WAVES * ROWS, WAVES * SHORT_ROWS  # rows that are merged at once for each one that takes items
 PARTS_A_PROGRAM = 2  # Q Blocks' rows of scratch for each program that takes items
 
 
