@@ -101,8 +101,8 @@ class Cut:
         """Of the launch that merges: parts and rows at a time, programs of a Q Block, Q Blocks at once, and warps.
 
         A program reads all parts at once where programs are dealt evenly to Q Blocks; a warp takes 1024 sums, since
-        warps of few sums wait for each other, and most programs find nothing to merge. Few Q Blocks have as many
-        programs each as the longest query of the capture fills rows of them.
+        warps of few sums wait for each other, and most programs find nothing to merge. Where Q Blocks are few,
+        each has a program for every row that the capture's longest query fills.
         """
         most, rows, least, most_warps = (64, SHORT_ROWS, 4, 8) if self.is_short else (16, ROWS, 8, 4)
         shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size

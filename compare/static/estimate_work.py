@@ -165,8 +165,9 @@ def _parts_read(workload: Workload, cut: _Blocks) -> Work:
 def _long_part(workload: Workload, config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of a static grid: the part that takes long queries, by what its capture holds."""
     copied, stats = config.get("copied") or {"least_tokens": 0}, workload.stats
-    copies = 0 < copied["least_tokens"] <= stats.num_tokens and stats.max_query_len >= copied["least_query_len"]
-    return copied if copies else config["prefill"]
+    copies = 0 < copied["least_tokens"] <= stats.num_tokens
+    worth = stats.max_query_len >= copied.get("least_query_len", 0)  # older records lack it
+    return copied if copies and worth else config["prefill"]
 
 
 def _classes(workload: Workload, config: Mapping[str, Any]) -> list[_Blocks]:

@@ -62,7 +62,7 @@ def test_a_merge_reads_more_parts_than_it_holds_at_once(dsl):
 
 @in_triton
 def test_few_q_blocks_have_a_program_for_each_row_of_their_merge(dsl):
-    """Rows of the hint's longest query: of a decode's Q Block of 16 rows two hold a query."""
+    """Those rows that the hint's longest query fills: a decode fills two of 64."""
     static_grid, config = dsl.module("static_grid"), parts(dsl.module("static_grid"), decode=(64, 16), programs=80)
     batch = at_capacity([(8, 208)], SHAPE, 8, 1, 208)
     workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)

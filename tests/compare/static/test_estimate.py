@@ -114,6 +114,16 @@ def test_a_static_grid_shares_tiles_evenly():
     assert sum(long.tiles) == 8 * 16  # 16 Q Blocks of 4 tokens, a tile each
 
 
+@pytest.mark.parametrize(("least", "copies"), [({}, True), ({"least_query_len": 65}, False)], ids=["older", "short"])
+def test_a_static_grid_copies_as_its_config_says(least, copies):
+    """Records of before the field copy every prompt of a capture of enough tokens."""
+    part = {"block_m": 16, "tile_size": 64, "programs": 9}
+    config = {"decode": part, "prefill": part, "copied": part | {"least_tokens": 64} | least, "programs": 9}
+    symbols = ["_plan_kernel", "_attend_items_kernel", "_attend_items_kernel", "_merge_parts_kernel"]
+    long = works("triton/static_grid", config, symbols, workload("q64s64"))[2]
+    assert (sum(long.tiles) == 0) == copies  # what is copied this launch leaves alone
+
+
 def test_every_tokens_scales_are_read_with_its_key():
     shape, row = AttentionShape(kv_dtype=torch.int8), workload("q1s1k")
     plain, scaled = (dataclasses.replace(row, shape=shape, ask=Ask(scales=form)) for form in ("heads", "tokens"))
