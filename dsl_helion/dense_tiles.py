@@ -4,10 +4,10 @@ import helion.language as hl
 import torch
 
 from common.spec import Features, PagedBatch
-from common.spec.kernel import new_tokens
+from common.spec.kernel import first_part, new_tokens
 from dsl_helion.arithmetic import int32
 from dsl_helion.binding import loadable, value_dtype
-from dsl_helion.head_parts import FIRST, lanes_of
+from dsl_helion.head_parts import lanes_of
 from dsl_helion.primitives import (
     base2_scale,
     dequantise,
@@ -85,7 +85,7 @@ def attend_block(
         own = (key_pos >= j * tile_size) & (key_pos < seq_len)
         s = torch.where(own.unsqueeze(0), s, float("-inf"))
     dtype = value_dtype(q[0].dtype, f["value_token_scales"] is not None)
-    value_lanes, value_rest = lanes_of(values.size(-1), FIRST if parts == 2 else 0)
+    value_lanes, value_rest = lanes_of(values.size(-1), first_part(values.size(-1)) if parts == 2 else 0)
     v = load_values(values, [*at, value_lanes], own, dtype)
     scales = load_copied_scales(value_scales, row + j * tile_size, tile_size)
     p, alpha, m, l = softmax_weights(s, scales, m, l, base2_scale(softmax_scale, f, r), f, r, masked)

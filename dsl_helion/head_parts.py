@@ -1,4 +1,5 @@
-"""Heads of 80 and 96 lanes as parts: products over 64 lanes and over the rest, in place of one over 128 (ours).
+"""Heads of 80, 96, 160 and 192 lanes as parts: products over 64 or 128 lanes and over the rest, in place of one over
+128 or 256 (ours).
 
 Q is a tuple, (first lanes, the rest), or (all lanes,) of other heads; dsl_triton/head_parts.py says the same in Triton,
 and why. A part of Q, K, V or the output is a view of its lanes, made on the host, because hl.load adds to no address.
@@ -9,7 +10,7 @@ import torch
 
 from common.gpus import warp_size
 from common.spec import AttentionShape
-from common.spec.kernel import parts_of
+from common.spec.kernel import first_part, parts_of
 from dsl_helion.features import finished, narrow, query_operand
 from dsl_helion.masks import not_before
 from dsl_helion.page_runs import attend_runs, find_runs, load_key_runs, load_runs
@@ -29,7 +30,6 @@ from dsl_helion.primitives import (
     sum_values,
 )
 
-FIRST = 64  # lanes of the first part of a head that has two
 BOX = 256  # lanes at most of a box of Helion's descriptors on NVIDIA; tiles of more come by loads of 16 bytes
 
 
@@ -42,7 +42,8 @@ def in_parts(tensors: tuple[torch.Tensor, ...], parts: int) -> tuple[torch.Tenso
     """
     if parts == 1:
         return (*tensors, *(tensor[..., :] for tensor in tensors))
-    return (*(tensor[..., :FIRST] for tensor in tensors), *(tensor[..., FIRST:] for tensor in tensors))
+    first = first_part(tensors[0].shape[-1])
+    return (*(tensor[..., :first] for tensor in tensors), *(tensor[..., first:] for tensor in tensors))
 
 
 def load_query(tensor, rest, row, head, live, r, cache, parts):
@@ -55,9 +56,9 @@ def load_query(tensor, rest, row, head, live, r, cache, parts):
 
 
 def first_lanes(shape: AttentionShape, device: torch.device) -> int:
-    """Lanes of the first part of Q and of K's tile in `unpaged`, 0 where there is one part: FIRST, or a whole BOX."""
+    """Lanes of the first part of Q and of K's tile in `unpaged`, 0 where there is one part; or a whole BOX."""
     if parts_of(shape) == 2:
-        return FIRST
+        return first_part(shape.head_size)
     rest = shape.head_size - BOX
     return BOX if rest > 0 and rest & (rest - 1) == 0 and warp_size(device) == 32 else 0
 
@@ -150,8 +151,8 @@ def init_sums(f, head, live, segment, q, value_size, parts):
     if parts == 1:
         m, l, acc = softmax_init(f, head, live, segment, q[0], value_size)
         return m, l, acc, hl.zeros([acc.size(0)], dtype=torch.float32)
-    m, l, acc = softmax_init(f, head, live, segment, q[0], FIRST)
-    return m, l, acc, hl.zeros([acc.size(0), value_size - FIRST], dtype=torch.float32)
+    m, l, acc = softmax_init(f, head, live, segment, q[0], first_part(value_size))
+    return m, l, acc, hl.zeros([acc.size(0), value_size - first_part(value_size)], dtype=torch.float32)
 
 
 def store_sums(tensor, row, head, live, acc, acc_rest, l, kv_head, f, parts):
@@ -159,8 +160,9 @@ def store_sums(tensor, row, head, live, acc, acc_rest, l, kv_head, f, parts):
     if parts == 1:
         store_rows(tensor, row, head, live, normalise(acc, l, kv_head, f))
     else:
-        store_rows(tensor, row, head, live, normalise(acc, l, kv_head, f), slice(0, FIRST))
-        store_rows(tensor, row, head, live, normalise(acc_rest, l, kv_head, f), slice(FIRST, tensor.size(2)))
+        first = acc.size(1)
+        store_rows(tensor, row, head, live, normalise(acc, l, kv_head, f), slice(0, first))
+        store_rows(tensor, row, head, live, normalise(acc_rest, l, kv_head, f), slice(first, tensor.size(2)))
 
 
 def store_partial_sums(partial, segment, row, head, live, m, l, acc, acc_rest, parts):
@@ -168,5 +170,6 @@ def store_partial_sums(partial, segment, row, head, live, m, l, acc, acc_rest, p
     if parts == 1:
         store_partial(partial, segment, row, head, live, m, l, acc)
     else:
-        store_partial(partial, segment, row, head, live, m, l, acc, slice(0, FIRST))
-        store_partial(partial, segment, row, head, live, m, l, acc_rest, slice(FIRST, FIRST + acc_rest.size(1)))
+        first = acc.size(1)
+        store_partial(partial, segment, row, head, live, m, l, acc, slice(0, first))
+        store_partial(partial, segment, row, head, live, m, l, acc_rest, slice(first, first + acc_rest.size(1)))

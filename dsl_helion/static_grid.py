@@ -24,7 +24,7 @@ import torch
 from common.choice.legal import fits_one, fitted_part, programs_at_once, spills_by_run, staged_rows
 from common.serving.static_grid import READ, StaticGrid, short_rows
 from common.spec import AttentionShape, Cdna, Gpu
-from common.spec.kernel import SEAMS, Precision, copied_scales, parts_of
+from common.spec.kernel import SEAMS, Precision, copied_scales, count_parts, parts_of
 from common.spec.metadata import BatchStats, cdiv, power_of_two
 from common.spec.step_plan import (
     HOLE,
@@ -52,11 +52,11 @@ from dsl_helion.binding import (
 )
 from dsl_helion.copy_pages import copy_pages
 from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
-from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
-from dsl_helion.head_parts import FIRST, first_lanes, init_sums, load_parts, store_sums
+from dsl_helion.features import bundle, finished, narrow, row_operands
+from dsl_helion.head_parts import attend_parts, first_lanes, in_parts, init_sums, load_parts, load_query, store_sums
 from dsl_helion.masks import clip_range, join_loops, kv_tile_range
 from dsl_helion.merge_parts import merge_parts
-from dsl_helion.primitives import attend_tile, load_rows, q_block_rows, softmax_init, store_lse, store_rows
+from dsl_helion.primitives import q_block_rows, store_lse, store_rows
 from dsl_helion.step_plan import item_at, make_plan
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
@@ -206,8 +206,8 @@ def store_item(plan, at, kv_head, m, l, acc, acc_rest, out, lse, partial, f, que
         if parts == 1:
             store_rows(to_acc, to, group, some, acc)
         else:
-            store_rows(to_acc, to, group, some, acc, slice(0, FIRST))
-            store_rows(to_acc, to, group, some, acc_rest, slice(FIRST, to_acc.size(2)))
+            store_rows(to_acc, to, group, some, acc, slice(0, acc.size(1)))
+            store_rows(to_acc, to, group, some, acc_rest, slice(acc.size(1), to_acc.size(2)))
         hl.store(to_m, [to, kv_head], m, extra_mask=some)
         hl.store(to_l, [to, kv_head], l, extra_mask=some)
 
@@ -240,6 +240,9 @@ def _attend_items_kernel(
     partial_acc: torch.Tensor,  # f32 [rows, num_kv_heads, value_size]
     partial_m: torch.Tensor,  # f32 [rows, num_kv_heads]
     partial_l: torch.Tensor,  # f32 [rows, num_kv_heads]
+    query_rest: torch.Tensor,  # of two parts the lanes behind the first (head_parts.py), else as above and not read
+    key_rest: torch.Tensor,
+    value_rest: torch.Tensor,
     softmax_scale: float,
     f: dict,
     num_kv_heads: hl.constexpr,
@@ -248,6 +251,7 @@ def _attend_items_kernel(
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
     rows: hl.constexpr,
+    parts: hl.constexpr,
     which: hl.constexpr,
     programs: int,
 ) -> None:
@@ -260,6 +264,7 @@ def _attend_items_kernel(
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
     axis = constant_axis(num_kv_heads, gather, rows)
     hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
+    hl.specialize((query_rest.size(2), key_rest.size(-1), value_rest.size(-1)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -282,28 +287,31 @@ def _attend_items_kernel(
                 token, head, live = q_block_rows(first, kv_head, first + left, queries_per_kv, block_m)
                 pos = context_len + token
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
-                q, r = query_operand(load_rows(query, query_row - first + token, head, live), r, key_cache)
-                m, l, acc = softmax_init(f, head, live, torch.maximum(part, int32(0)), q, value_size)
+                q, r = load_query(query, query_rest, query_row - first + token, head, live, r, key_cache, parts)
+                m, l, acc, rest = init_sums(f, head, live, torch.maximum(part, int32(0)), q, value_size, parts)
                 for j_left in hl.grid(start, full_start):
-                    m, l, acc = attend_tile(
-                        j_left, q, m, l, acc, pos, seq, seq_len, begin, end, kv_head, softmax_scale, f,
-                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    m, l, acc, rest = attend_parts(
+                        j_left, q, m, l, acc, rest, pos, seq, seq_len, begin, end, kv_head, softmax_scale, f, r,
+                        (key_cache, value_cache, key_rest, value_rest), block_table, block_size, page_rows, gather,
+                        tile_size, parts, True,
                     )  # fmt: skip
                 for j_full in hl.grid(full_start, full_stop):
-                    m, l, acc = attend_tile(
-                        j_full, q, m, l, acc, pos, seq, seq_len, begin, end, kv_head, softmax_scale, f,
-                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                    m, l, acc, rest = attend_parts(
+                        j_full, q, m, l, acc, rest, pos, seq, seq_len, begin, end, kv_head, softmax_scale, f, r,
+                        (key_cache, value_cache, key_rest, value_rest), block_table, block_size, page_rows, gather,
+                        tile_size, parts, False,
                     )  # fmt: skip
                 for j_right in hl.grid(full_stop, stop):
-                    m, l, acc = attend_tile(
-                        j_right, q, m, l, acc, pos, seq, seq_len, begin, end, kv_head, softmax_scale, f,
-                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    m, l, acc, rest = attend_parts(
+                        j_right, q, m, l, acc, rest, pos, seq, seq_len, begin, end, kv_head, softmax_scale, f, r,
+                        (key_cache, value_cache, key_rest, value_rest), block_table, block_size, page_rows, gather,
+                        tile_size, parts, True,
                     )  # fmt: skip
                 total = finished(narrow(acc, value_size), value_cache, f, r)
                 at = item_of(counters, place, which, num_kv_heads)
                 store_item(
-                    plan, at, kv_head, m, l, total, l, out, lse, (partial_acc, partial_m, partial_l), f, queries_per_kv,
-                    block_m, 1,
+                    plan, at, kv_head, m, l, total, rest, out, lse, (partial_acc, partial_m, partial_l), f,
+                    queries_per_kv, block_m, parts,
                 )  # fmt: skip
             if end_place > int32(programs):  # else every place has a program of its own
                 place = int32(programs) + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
@@ -401,10 +409,12 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     warps = config.copied.num_warps if cut.copied and not short else config.num_warps  # for Q Blocks of its rows
     gather, page_rows = gather_form(part.gather, batch, tile_size)
     rows = max(power_of_two(block_q * shape.queries_per_kv), smallest_block_m(shape))
+    parts = count_parts(batch, features)
+    query, key_cache, value_cache, *rest = in_parts(operands(batch, gather, page_rows), parts)
     args = (
-        *operands(batch, gather, page_rows), batch.block_table, out, lse, workspace.plan, workspace.counters,
-        workspace.acc, workspace.m, workspace.l, batch.softmax_scale, bundle(features, config, shape.head_size),
-        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), rows,
+        query, key_cache, value_cache, batch.block_table, out, lse, workspace.plan, workspace.counters, workspace.acc,
+        workspace.m, workspace.l, *rest, batch.softmax_scale, bundle(features, config, shape.head_size),
+        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), rows, parts,
         LISTS.index(name), min(programs, cut.most_places(batch)),
     )  # fmt: skip
     how = replace(config, num_warps=warps, num_stages=part.num_stages or config.num_stages)

@@ -1,6 +1,6 @@
 """Tiles of contiguous keys as blocks of a tensor descriptor (TMA on NVIDIA from sm_90 on), or by plain loads (ours).
 
-K and V are each a Block, and a second one of the lanes from FIRST on where a head is multiplied in parts.
+K and V are each a Block, and a second one of the lanes behind the first part where a head is multiplied in parts.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from common.spec import Features, PagedBatch
 from common.spec.kernel import parts_of
 from dsl_triton.binding import padded, value_dtype
 from dsl_triton.features import new_tokens
-from dsl_triton.head_parts import FIRST
+from dsl_triton.head_parts import first_part
 from dsl_triton.primitives import base2_scale, dequantise, logits, products, softmax_weights, sum_values
 
 
@@ -105,7 +105,7 @@ def attend_block(
     rows, or None. FOREIGN: rows behind the sequence's last key hold keys of other sequences, or NaN, not zeros.
     """
     PARTS: tl.constexpr = 1 if key_rest is None else 2
-    SIZE: tl.constexpr = VALUE_SIZE if PARTS == 1 else FIRST
+    FIRST: tl.constexpr = VALUE_SIZE if PARTS == 1 else first_part(VALUE_SIZE)
     DTYPE: tl.constexpr = value_dtype(q[0].dtype, f.value_token_scales is not None)
     k = load_block(keys, row, column, f, TILE_SIZE, q[0].shape[1], MASKED and FOREIGN, True)
     s = products(q[0], k, f)
@@ -116,7 +116,7 @@ def attend_block(
     scales = load_copied_scales(key_scales_ptr, row, TILE_SIZE)
     s = logits(s, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
     own = key_pos < seq_len
-    v = load_values(values, row, column, own, f, TILE_SIZE, padded(SIZE), DTYPE, MASKED and FOREIGN)
+    v = load_values(values, row, column, own, f, TILE_SIZE, padded(FIRST), DTYPE, MASKED and FOREIGN)
     scales = load_copied_scales(value_scales_ptr, row, TILE_SIZE)
     p, alpha, m, l = softmax_weights(s, scales, m, l, base2_scale(softmax_scale, f, r), f, r, MASKED)
     first = sum_values(p, v, alpha, acc[0])
@@ -139,8 +139,8 @@ def tile_sources(
 ) -> tuple[dict[str, tuple[Block, ...]], int]:
     """Blocks for each launch of unpaged.py, by source, and how many tiles of the scratch (key, value) are used.
 
-    Blocks of K and of V, then of their lanes from FIRST on, or None. new_kv: the step's new K and V in place of a
-    copy, where there are such. descriptors: as tensor descriptors.
+    Blocks of K and of V, then of the lanes behind their first part, or None. new_kv: the step's new K and V in place of
+    a copy, where there are such. descriptors: as tensor descriptors.
     """
     parts = parts_of(batch.shape) if key.shape[1] == batch.shape.head_size else 1
     copied = _blocks((key, value), tile_size, key.shape[1], value.shape[1], parts, descriptors)
@@ -157,7 +157,8 @@ def _blocks(
     """Of K and V [rows, lanes of one head or of several], in tiles of as many lanes as one head has."""
     first, rest = (lanes, value_lanes), (None, None)
     if parts == 2:
-        first, rest = (FIRST.value,) * 2, (lanes - FIRST.value, value_lanes - FIRST.value)
+        first = first_part(lanes), first_part(value_lanes)
+        rest = lanes - first[0], value_lanes - first[1]
     boxes = zip(tensors * 2, (*first, *rest), strict=True)
     return tuple(size and _block(tensor, [tile_size, size], descriptors) for tensor, size in boxes)
 
@@ -177,7 +178,7 @@ def _new_blocks(batch: PagedBatch, features: Features, tile_size: int, descripto
     """
     head_size, parts = batch.query.shape[2], parts_of(batch.shape)
     given = new_tokens(batch, features)
-    part, least = (head_size, 16) if parts == 1 else (head_size - FIRST.value, 32)
+    part, least = (head_size, 16) if parts == 1 else (head_size - first_part(head_size), 32)
     if given[0] is None or part < least or padded(part) != part or not all(map(_is_boxed, given)):
         return None
     rows = tuple(tensor.flatten(1) for tensor in given)

@@ -1,4 +1,5 @@
-"""Heads of 80 and 96 lanes as parts: products over 64 lanes and over the rest, in place of one over 128 (ours).
+"""Heads of 80, 96, 160 and 192 lanes as parts: products over 64 or 128 lanes and over the rest, in place of one over
+128 or 256 (ours).
 
 Q and the sums of V are tuples, (first lanes, the rest), or (all lanes,) of other heads. Both parts of a score are one
 sum, so that the softmax is as before. What is left out is a quarter of all loads, of the products and of the shared
@@ -27,7 +28,11 @@ from dsl_triton.primitives import (
     sum_values,
 )
 
-FIRST = tl.constexpr(64)  # lanes of the first part of a head that has two
+
+@triton.constexpr_function
+def first_part(head_size):
+    """Lanes of the first of two parts (common.spec.kernel.first_part)."""
+    return padded(head_size) // 2
 
 
 @triton.jit
@@ -49,6 +54,7 @@ def load_parts(ptr, strides, row, head, live, HEAD_SIZE: tl.constexpr, PARTS: tl
     if PARTS == 1:
         return (load_rows(ptr, strides, row, head, live, HEAD_SIZE),)
     else:
+        FIRST: tl.constexpr = first_part(HEAD_SIZE)
         first = load_rows(ptr, strides, row, head, live, FIRST)
         return (first, load_rows(ptr + FIRST, strides, row, head, live, HEAD_SIZE - FIRST))
 
@@ -60,6 +66,7 @@ def init_parts(f, head, live, segment, q, VALUE_SIZE: tl.constexpr, PARTS: tl.co
         m, l, acc = softmax_init(f, head, live, segment, q[0], VALUE_SIZE)
         return m, l, (acc,)
     else:
+        FIRST: tl.constexpr = first_part(VALUE_SIZE)
         m, l, acc = softmax_init(f, head, live, segment, q[0], FIRST)
         return m, l, (acc, tl.zeros([acc.shape[0], padded(VALUE_SIZE - FIRST)], tl.float32))
 
@@ -80,6 +87,7 @@ def attend_parts(
         )  # fmt: skip
         return m, l, (only,)
     else:
+        FIRST: tl.constexpr = first_part(HEAD_SIZE)
         REST: tl.constexpr = HEAD_SIZE - FIRST
         DTYPE: tl.constexpr = q[0].dtype
         v_strides = key_strides if value_strides is None else value_strides
@@ -130,7 +138,18 @@ def narrow_parts(acc, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr):
     if PARTS == 1:
         return (narrow(acc[0], VALUE_SIZE),)
     else:
+        FIRST: tl.constexpr = first_part(VALUE_SIZE)
         return (narrow(acc[0], FIRST), narrow(acc[1], VALUE_SIZE - FIRST))
+
+
+@triton.jit
+def finished_parts(acc, cache_ptr, f, r, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr):
+    """finished of sums in parts, narrowed."""
+    acc = narrow_parts(acc, VALUE_SIZE, PARTS)
+    if PARTS == 1:
+        return (finished(acc[0], cache_ptr, f, r),)
+    else:
+        return (finished(acc[0], cache_ptr, f, r), finished(acc[1], cache_ptr, f, r))
 
 
 @triton.jit
@@ -138,11 +157,7 @@ def store_parts(
     ptr, strides, row, head, live, acc, l, cache_ptr, kv_head, f, r, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr
 ):  # fmt: skip
     """Normalise the sums of V and store them."""
-    if PARTS == 1:
-        acc = (finished(narrow(acc[0], VALUE_SIZE), cache_ptr, f, r),)
-    else:
-        first = finished(narrow(acc[0], FIRST), cache_ptr, f, r)
-        acc = (first, finished(narrow(acc[1], VALUE_SIZE - FIRST), cache_ptr, f, r))
+    acc = finished_parts(acc, cache_ptr, f, r, VALUE_SIZE, PARTS)
     store_sums(ptr, strides, row, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
 
 
@@ -151,8 +166,8 @@ def store_sums(
     ptr, strides, row, head, live, acc, l, kv_head, f, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr
 ):  # fmt: skip
     """Normalise sums of V that are finished and store them."""
-    SIZE: tl.constexpr = VALUE_SIZE if PARTS == 1 else FIRST
-    store_rows(ptr, strides, row, head, live, normalise(acc[0], l, kv_head, f), SIZE)
+    FIRST: tl.constexpr = VALUE_SIZE if PARTS == 1 else first_part(VALUE_SIZE)
+    store_rows(ptr, strides, row, head, live, normalise(acc[0], l, kv_head, f), FIRST)
     if PARTS == 2:
         x = normalise(acc[1], l, kv_head, f)
         store_rows(ptr + FIRST, strides, row, head, live, x, VALUE_SIZE - FIRST)

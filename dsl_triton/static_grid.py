@@ -23,25 +23,27 @@ import triton.language as tl
 from common.choice.legal import fitted_part, programs_at_once, spills_by_run, staged_rows
 from common.serving.static_grid import READ, StaticGrid, short_rows
 from common.spec import AttentionShape, Cdna, Gpu
-from common.spec.kernel import SEAMS, Precision, copied_scales, launches
+from common.spec.kernel import SEAMS, Precision, copied_scales, count_parts, launches
 from common.spec.metadata import BatchStats, cdiv
 from common.spec.step_plan import LISTS, ensure_served
 from dsl_triton.binding import block_m_of, fits, smallest_block_m, strides
 from dsl_triton.copy_pages import copied_lanes, copy_pages
 from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
-from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
-from dsl_triton.head_parts import FIRST, init_parts, load_parts, narrow_parts, store_sums
+from dsl_triton.features import bundle, row_operands
+from dsl_triton.head_parts import (
+    attend_parts,
+    finished_parts,
+    first_part,
+    init_parts,
+    load_parts,
+    load_query,
+    narrow_parts,
+    store_sums,
+)
 from dsl_triton.masks import clip_range, join_loops, kv_tile_range
 from dsl_triton.merge_parts import merge_parts
-from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
-from dsl_triton.primitives import (
-    attend_range,
-    load_rows,
-    q_block_rows,
-    softmax_init,
-    store_lse,
-    store_rows,
-)
+from dsl_triton.page_runs import Gather, run_length, value_strides
+from dsl_triton.primitives import attend_range, q_block_rows, store_lse, store_rows
 from dsl_triton.step_plan import HOLE, ITEMS, NOWHERE, SHORT_ITEMS, SIZE, item_at, make_plan
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
@@ -203,8 +205,8 @@ def store_item(
         to_acc, to_m, to_l = partial
         at = scratch + part * (BLOCK_M // QUERIES_PER_KV * QUERIES_PER_KV) + tl.arange(0, BLOCK_M)
         acc_strides = (NUM_KV_HEADS * VALUE_SIZE, VALUE_SIZE)  # contiguous
-        SIZE: tl.constexpr = VALUE_SIZE if PARTS == 1 else FIRST
-        store_rows(to_acc, acc_strides, at, kv_head + at * 0, live, acc[0], SIZE)
+        FIRST: tl.constexpr = VALUE_SIZE if PARTS == 1 else first_part(VALUE_SIZE)
+        store_rows(to_acc, acc_strides, at, kv_head + at * 0, live, acc[0], FIRST)
         if PARTS == 2:
             store_rows(to_acc + FIRST, acc_strides, at, kv_head + at * 0, live, acc[1], VALUE_SIZE - FIRST)
         tl.store(to_m + at * NUM_KV_HEADS + kv_head, m, mask=live)
@@ -280,6 +282,7 @@ def _attend_items_kernel(
     BLOCK_M: tl.constexpr = PART[0]
     TILE_SIZE: tl.constexpr = PART[1]
     RUN: tl.constexpr = PART[2]
+    PARTS: tl.constexpr = PART[3]
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
@@ -297,24 +300,23 @@ def _attend_items_kernel(
             )
             token, head, live = q_block_rows(first, kv_head, first + left, QUERIES_PER_KV, BLOCK_M)
             row = query_row - first + token
-            q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
-            q, r = query_operand(q, r, key_cache_ptr)
-            m, l, acc = softmax_init(f, head, live, tl.maximum(part, 0), q, VALUE_SIZE)
+            q, r = load_query(query_ptr, query_strides, row, head, live, r, key_cache_ptr, HEAD_SIZE, PARTS)
+            m, l, acc = init_parts(f, head, live, tl.maximum(part, 0), q, VALUE_SIZE, PARTS)
             table_ptr = block_table_ptr + seq.to(tl.int64) * table_strides[0]
             m, l, acc = attend_range(
-                attend_runs, start, full_start, full_stop, stop, q, m, l, acc, (
+                attend_parts, start, full_start, full_stop, stop, q, m, l, acc, (
                     context_len + token, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, PARTS,
                 ), TILE_SIZE,
             )  # fmt: skip
-            acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
+            acc = finished_parts(acc, value_cache_ptr, f, r, VALUE_SIZE, PARTS)
             done = place
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
             store_item(
-                item_of(plan_ptr, counters_ptr, done, WHICH, NUM_KV_HEADS), done % NUM_KV_HEADS, m, l, (acc,), out_ptr,
-                lse_ptr, partial, f, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, VALUE_SIZE, BLOCK_M, 1,
+                item_of(plan_ptr, counters_ptr, done, WHICH, NUM_KV_HEADS), done % NUM_KV_HEADS, m, l, acc, out_ptr,
+                lse_ptr, partial, f, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, VALUE_SIZE, BLOCK_M, PARTS,
             )  # fmt: skip
         else:
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
@@ -327,7 +329,7 @@ def _attend_copied_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     keys,  # dense_tiles.Block of [num_kv_heads * tiles * TILE_SIZE, lanes]
     values,  # the same of V
-    key_rest,  # Block of K's lanes from FIRST on, or None
+    key_rest,  # Block of K's lanes behind the first part, or None
     value_rest,  # the same of V
     scales,  # of keys, of values: f32 [num_kv_heads * tiles * TILE_SIZE] or None
     out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
@@ -392,7 +394,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     shape, short, overlap = batch.shape, name == "short", config.overlap and not cut.copied
     part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
     rows = max(triton.next_power_of_2(block_q * shape.queries_per_kv), smallest_block_m(shape))
-    form = rows, tile_size, run_length(part.gather, batch, tile_size)
+    form = rows, tile_size, run_length(part.gather, batch, tile_size), count_parts(batch, features)
     programs = part.programs or config.programs
     warps = config.copied.num_warps if cut.copied and not short else config.num_warps  # for Q Blocks of its rows
     _attend_items_kernel[(min(programs, cut.most_places(batch)),)](

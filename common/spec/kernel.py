@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from common.spec.metadata import SHORT_QUERY
+from common.spec.metadata import SHORT_QUERY, power_of_two
 from common.spec.paged_batch import (
     FP8,
     AttentionShape,
@@ -214,9 +214,19 @@ def count_parts(batch: PagedBatch, features: Features) -> int:
 
 
 def parts_of(shape: AttentionShape) -> int:
-    """The number of parts of a head whose K and V have the query's dtype: 1 or 2; 1 for an fp8 query."""
-    both = shape.head_size in (80, 96) and shape.value_lanes == shape.head_size
+    """The number of parts of a head whose K and V have the query's dtype: 1 or 2; 1 for an fp8 query.
+
+    2 for heads of 65 to 255 lanes that are a power of two and a smaller one of at least 16: 80, 96, 144, 160, 192.
+    """
+    size = shape.head_size
+    rest = size - first_part(size)
+    both = 64 < size < 256 and rest >= 16 and rest == power_of_two(rest) and shape.value_lanes == size
     return 2 if both and shape.dtype.itemsize > 1 else 1
+
+
+def first_part(head_size: int) -> int:
+    """Lanes of the first of two parts: the largest power of two below head_size."""
+    return power_of_two(head_size) // 2
 
 
 def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

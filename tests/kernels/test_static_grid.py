@@ -103,8 +103,8 @@ def test_layers_of_a_step_share_its_plan(dsl):
 
 @pytest.mark.parametrize(
     ("keys", "head_size"),
-    [(None, 16), (0, 16), (60, 16), pytest.param(60, 80, marks=pytest.mark.slow)],
-    ids=["pages", "no-room", "copies", "copies-heads-in-parts"],
+    [(None, 16), (0, 16), (60, 16), (None, 96), pytest.param(60, 80, marks=pytest.mark.slow)],
+    ids=["pages", "no-room", "copies", "pages-of-heads-in-parts", "copies-heads-in-parts"],
 )
 @pytest.mark.slow_in_helion
 def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one(dsl, keys, head_size):

@@ -116,7 +116,7 @@ def test_values_of_many_lanes_are_summed_in_parts(dsl, lanes: int, num_keys: int
     judge(dsl, batch, sinks, num_keys, block_m=128, num_segments=2, new_kv=True)
 
 
-@pytest.mark.parametrize(("lanes", "first"), [(64, 0), (96, 64), (256, 0), (320, 256), (448, 0), (512, 256)])
+@pytest.mark.parametrize(("lanes", "first"), [(64, 0), (96, 64), (160, 128), (256, 0), (320, 256), (448, 0), (512, 256)])
 def test_tiles_of_k_that_no_box_of_helion_holds_are_two(lanes: int, first: int) -> None:
     shape = AttentionShape(4, 2, lanes, 16, torch.bfloat16)
     assert head_parts.first_lanes(shape, torch.device("cpu")) == first
@@ -136,12 +136,12 @@ def test_tiles_of_heads_of_512_lanes_come_by_boxes_in_helion(compiled) -> None:
 
 @pytest.mark.parametrize(
     ("lanes", "num_keys", "new_kv"),
-    [(96, 60, False), (96, 200, True), (80, 60, False)],
-    ids=["96-copied-and-paged", "96-new", "80-copied-and-paged"],
+    [(96, 60, False), (96, 200, True), (80, 60, False), (192, 60, False)],
+    ids=["96-copied-and-paged", "96-new", "80-copied-and-paged", "192-copied-and-paged"],
 )
 @pytest.mark.slow_in_helion  # adjustable_tile meets a head of two parts every day
 def test_a_head_is_multiplied_in_two_parts(dsl, lanes: int, num_keys: int, new_kv: bool) -> None:
-    """64 lanes and the rest, of whichever source; the segments of both parts are merged."""
+    """64 or 128 lanes and the rest, of whichever source; the segments of both parts are merged."""
     batch = make_batch(LENS, AttentionShape(4, 2, lanes, 16, torch.float16), new_kv=True, pad_tokens=3)
     sinks = Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0]))
     judge(dsl, batch, sinks, num_keys, new_kv=new_kv, num_segments=3)
