@@ -23,11 +23,11 @@ from common.spec.kernel import SEAMS, Capacity, Precision, count_parts, launches
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton import parallel_softmax
-from dsl_triton.binding import block_m_of, fits, strides
+from dsl_triton.binding import block_m_of, cache_strides, fits, strides
 from dsl_triton.features import bundle, row_operands
 from dsl_triton.head_parts import attend_parts, init_parts, load_query, store_parts
 from dsl_triton.masks import kv_tile_range
-from dsl_triton.page_runs import Gather, run_length, value_strides
+from dsl_triton.page_runs import Gather, run_length
 from dsl_triton.primitives import (
     attend_range,
     head_and_block,
@@ -146,14 +146,15 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
     shape = batch.shape
     block_m = block_m_of(config, shape)
     q_blocks = batch.num_q_blocks(block_m)
+    run = run_length(config.gather, batch, config.tile_size)
     _long_queries_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, batch.num_seqs, batch.softmax_scale, bundle(features, config),
-        batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(),
+        batch.query.stride(), *cache_strides(batch, run), batch.block_table.stride(),
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        RUN=run_length(config.gather, batch, config.tile_size), PARTS=count_parts(batch, features),
+        RUN=run, PARTS=count_parts(batch, features),
         LONGEST_SHORT=SHORT_QUERY,
         num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
     )  # fmt: skip

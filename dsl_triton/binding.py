@@ -1,5 +1,6 @@
 """Which Configs fit a shape and a GPU, and which dtypes and lanes a kernel's operands have."""
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ import triton
 import triton.language as tl
 
 from common.choice.legal import fits_one
-from common.spec import AttentionShape
+from common.spec import AttentionShape, PagedBatch
 
 
 @triton.constexpr_function
@@ -89,3 +90,23 @@ fits = fits_one  # Helion's also asks whether the gather form applies
 def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:
     """Strides as a kernel argument; None for an operand that is None, whose branch is not compiled."""
     return None if tensor is None else tensor.stride()
+
+
+def cache_strides(batch: PagedBatch, run: int = 1) -> tuple[tuple[Any, ...], tuple[int, ...] | None]:
+    """Strides of K and of V as kernel arguments, the latter None where they are K's, as in the cache of every serving
+    engine: both loads then share their offsets, which saves registers, and the stride of a slot is a constant.
+
+    Tiles that are loaded key by key (run 1) have (rows of a page, elements of a row, those of a head) in place of K's
+    where a page is a whole number of rows, a row being a slot of all KV heads, and 32 bits number all rows
+    (primitives.row_offset).
+    """
+    strides, of_values = batch.key_cache.stride(), batch.value_cache.stride()
+    return (strides, of_values) if of_values != strides else (_constant(strides, batch.key_cache.shape[0], run), None)
+
+
+@lru_cache(maxsize=1024)
+def _constant(strides: tuple[int, ...], num_blocks: int, run: int) -> tuple[Any, ...]:
+    page, row, *others = strides
+    if run == 1 and row > 0 and page % row == 0 and num_blocks * (page // row) < 2**31:
+        return page // row, tl.constexpr(row), others[0]
+    return page, tl.constexpr(row), *others

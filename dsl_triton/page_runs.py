@@ -45,12 +45,6 @@ def run_length(asked: Gather, batch: PagedBatch, tile_size: int) -> int:
     return math.gcd(batch.shape.block_size, tile_size)
 
 
-def value_strides(batch: PagedBatch) -> tuple[int, ...] | None:
-    """V's strides as a kernel argument; None where they are K's."""
-    strides = batch.value_cache.stride()
-    return None if strides == batch.key_cache.stride() else strides
-
-
 @triton.jit
 def find_runs(
     block_table_ptr, j, first_key, end_key, f,
@@ -155,19 +149,15 @@ def attend_runs(
     HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr,
     RUN: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """attend_tile with K and V loaded in runs of RUN keys; with RUN == 1 attend_tile itself.
-
-    value_strides: None where they are K's, as in the cache of every serving engine. Both loads then share their
-    offsets, which saves registers.
-    """
-    v_strides = key_strides if value_strides is None else value_strides
+    """attend_tile with K and V loaded in runs of RUN keys; with RUN == 1 attend_tile itself."""
     if RUN == 1:
         return attend_tile(
             j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-            key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, v_strides,
+            key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, value_strides,
             HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED,
         )  # fmt: skip
     else:
+        v_strides = key_strides if value_strides is None else value_strides
         key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
         wanted = not_before(first_key, key_pos, key_pos < end_key, f)
         page, slot = find_runs(block_table_ptr, j, first_key, end_key, f, BLOCK_SIZE, TILE_SIZE, RUN, MASKED)

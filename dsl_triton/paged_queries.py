@@ -11,7 +11,7 @@ import triton.language as tl
 
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import partials
-from dsl_triton.binding import block_m_of, strides
+from dsl_triton.binding import block_m_of, cache_strides, strides
 from dsl_triton.copy_pages import SEQUENCES, region_tiles
 from dsl_triton.features import bundle, finished, narrow, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
@@ -121,7 +121,7 @@ def attend_paged_queries(batch, features, out, config, workspace, lse, segments,
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, parts if segments > 1 else None, batch.num_seqs, tiles, segments, batch.softmax_scale,
         bundle(features, config),
-        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        batch.query.stride(), *cache_strides(batch), batch.block_table.stride(),
         out.stride(), strides(lse), *map(strides, parts[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,

@@ -23,10 +23,10 @@ from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import ANY_QUERY, cdiv, power_of_two
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
-from dsl_triton.binding import block_m_of, fits, strides
+from dsl_triton.binding import block_m_of, cache_strides, fits, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range, segment_range
-from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
+from dsl_triton.page_runs import Gather, attend_runs, run_length
 from dsl_triton.primitives import (
     attend_range,
     head_and_block,
@@ -189,7 +189,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, *partials(workspace), batch.num_seqs, config.num_segments, batch.softmax_scale,
         bundle(features, config),
-        batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(),
+        batch.query.stride(), *cache_strides(batch, run), batch.block_table.stride(),
         out.stride(), strides(lse), *map(strides, partials(workspace)[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,

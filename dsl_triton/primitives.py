@@ -192,6 +192,20 @@ def find_slots(block_table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE: tl.c
 
 
 @triton.jit
+def row_offset(page, slot, strides):
+    """Elements from the first slot of a cache to others, int64; strides: as binding.cache_strides has them.
+
+    A row takes one register, and its address a multiply-add of a constant. Rows of a page are no constant: Triton would
+    keep the slots' share of all addresses in registers of their own.
+    """
+    if len(strides) == 3:
+        row = page.to(tl.int32) * strides[0] + slot.to(tl.int32)
+        return row.to(tl.int64) * strides[1]
+    else:
+        return page * strides[0] + slot * strides[1]
+
+
+@triton.jit
 def dequantise(x, DTYPE: tl.constexpr):
     """Convert stored K or V to an operand of a product, exactly. Scales come later: to scores, P or the output."""
     return x.to(DTYPE)
@@ -222,7 +236,7 @@ def load_kv_tile(
     HEAD_PADDED: tl.constexpr = padded(HEAD_SIZE)
     KEPT: tl.constexpr = "" if f.stream is None else ".cg"
     lane = tl.arange(0, HEAD_PADDED)
-    offset = page * strides[0] + slot * strides[1]
+    offset = row_offset(page, slot, strides)
     base = cache_ptr + kv_head.to(tl.int64) * strides[2]
     ptrs = base + tl.expand_dims(offset, LANES) + tl.expand_dims(lane, 1 - LANES)
     inside = tl.expand_dims(lane < HEAD_SIZE, 1 - LANES)
@@ -410,7 +424,8 @@ def attend_tile(
     scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
     s = logits(products(q, k, f), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
     STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
-    v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, VALUE_SIZE, STORED, MASKED)
+    v_strides = key_strides if value_strides is None else value_strides
+    v = load_kv_tile(value_cache_ptr, v_strides, page, slot, kv_head, wanted, f, VALUE_SIZE, STORED, MASKED)
     v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None), acc.shape[0])
     scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
     return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)

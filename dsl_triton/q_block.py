@@ -15,7 +15,7 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
-from dsl_triton.binding import block_m_of, fits, strides
+from dsl_triton.binding import block_m_of, cache_strides, fits, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
@@ -118,7 +118,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     _q_block_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, batch.num_seqs, batch.softmax_scale, bundle(features, config),
-        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        batch.query.stride(), *cache_strides(batch), batch.block_table.stride(),
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,

@@ -26,7 +26,7 @@ from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Precision, copied_scales, count_parts, launches
 from common.spec.metadata import BatchStats, cdiv
 from common.spec.step_plan import LISTS, ensure_served
-from dsl_triton.binding import block_m_of, fits, smallest_block_m, strides
+from dsl_triton.binding import block_m_of, cache_strides, fits, smallest_block_m, strides
 from dsl_triton.copy_pages import copied_lanes, copy_pages
 from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_triton.features import bundle, row_operands
@@ -42,7 +42,7 @@ from dsl_triton.head_parts import (
 )
 from dsl_triton.masks import clip_range, join_loops, kv_tile_range
 from dsl_triton.merge_parts import merge_parts
-from dsl_triton.page_runs import Gather, run_length, value_strides
+from dsl_triton.page_runs import Gather, run_length
 from dsl_triton.primitives import attend_range, q_block_rows, store_lse, store_rows
 from dsl_triton.step_plan import HOLE, ITEMS, NOWHERE, SHORT_ITEMS, SIZE, item_at, make_plan
 
@@ -394,13 +394,14 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     shape, short, overlap = batch.shape, name == "short", config.overlap and not cut.copied
     part, (block_q, tile_size) = (config.decode, cut.short) if short else (config.prefill, cut.long)
     rows = max(triton.next_power_of_2(block_q * shape.queries_per_kv), smallest_block_m(shape))
-    form = rows, tile_size, run_length(part.gather, batch, tile_size), count_parts(batch, features)
+    run = run_length(part.gather, batch, tile_size)
+    form = rows, tile_size, run, count_parts(batch, features)
     programs = part.programs or config.programs
     warps = config.copied.num_warps if cut.copied and not short else config.num_warps  # for Q Blocks of its rows
     _attend_items_kernel[(min(programs, cut.most_places(batch)),)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, out, lse, workspace.plan,
         workspace.counters, (workspace.acc, workspace.m, workspace.l), batch.softmax_scale, bundle(features, config),
-        batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(), out.stride(),
+        batch.query.stride(), *cache_strides(batch, run), batch.block_table.stride(), out.stride(),
         strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, PART=form, WHICH=LISTS.index(name), OVERLAP=overlap,

@@ -12,7 +12,8 @@ from common.spec.kernel import Capacity, count_parts
 from common.spec.metadata import SHORT_QUERY, BatchStats
 from compare.competitors import registry
 from dsl_helion.page_runs import gather_form
-from dsl_triton.page_runs import run_length, value_strides
+from dsl_triton.binding import cache_strides
+from dsl_triton.page_runs import run_length
 from dsls import in_helion, in_triton
 from far_caches import apart
 
@@ -180,9 +181,9 @@ def test_slots_beyond_32_bits_of_elements_take_another_form(dsl, asked: str) -> 
 @pytest.mark.parametrize("tile", [16, 64])
 def test_value_may_lie_otherwise_than_key(dsl, tile: int) -> None:
     batch = make_batch([(17, 70)], AttentionShape(4, 2, 16, 32, torch.float16))
-    assert value_strides(batch) is None
+    assert cache_strides(batch)[1] is None
     apart = batch.replace(value_cache=batch.value_cache.transpose(1, 2).contiguous().transpose(1, 2))
-    assert value_strides(apart) == apart.value_cache.stride()
+    assert cache_strides(apart) == (apart.key_cache.stride(), apart.value_cache.stride())
     assert all(map(torch.equal, run(dsl, apart, Features(), 64, tile), run(dsl, batch, Features(), 64, tile)))
 
 

@@ -116,7 +116,9 @@ def test_values_of_many_lanes_are_summed_in_parts(dsl, lanes: int, num_keys: int
     judge(dsl, batch, sinks, num_keys, block_m=128, num_segments=2, new_kv=True)
 
 
-@pytest.mark.parametrize(("lanes", "first"), [(64, 0), (96, 64), (160, 128), (256, 0), (320, 256), (448, 0), (512, 256)])
+@pytest.mark.parametrize(
+    ("lanes", "first"), [(64, 0), (96, 64), (160, 128), (256, 0), (320, 256), (448, 0), (512, 256)]
+)
 def test_tiles_of_k_that_no_box_of_helion_holds_are_two(lanes: int, first: int) -> None:
     shape = AttentionShape(4, 2, lanes, 16, torch.bfloat16)
     assert head_parts.first_lanes(shape, torch.device("cpu")) == first
