@@ -45,10 +45,10 @@ def _merge_parts_kernel(
     hl.specialize((partial_acc.size(1), partial_acc.size(2), plan.size(1), counters.size(0)))
     for program, helper in hl.grid([programs, helpers]):
         total = counters[MERGES] * num_kv_heads
+        first_item = hl.load(plan, [div(int32(program), num_kv_heads), FIRST_ITEM])  # the plan has that many entries
         for turn in hl.grid(0, div(total - int32(program) + int32(programs - 1), int32(programs))):
             place = int32(program) + turn * int32(programs)  # of a Q Block under a KV head
             kv_head = mod(place, num_kv_heads)
-            first_item = hl.load(plan, [div(place, num_kv_heads), FIRST_ITEM])
             if first_item >= 0:
                 _, item = item_at(plan, first_item)
                 query_row, left, _, _, _, _, _, several, first_row, short, _, _ = item
@@ -80,6 +80,8 @@ def _merge_parts_kernel(
                     head = kv_head * queries_per_kv + mod(row, queries_per_kv)
                     store_rows(out, token, head, live, normalise(x, sums, kv_head, f))
                     store_lse(lse, token, head, live, top, sums)
+            after = torch.minimum(place + int32(programs), total - 1)
+            first_item = hl.load(plan, [div(after, num_kv_heads), FIRST_ITEM])
 
 
 _merge_parts = kernel(_merge_parts_kernel, "programs", "helpers")

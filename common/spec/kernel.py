@@ -220,7 +220,8 @@ def parts_of(shape: AttentionShape) -> int:
     """
     size = shape.head_size
     rest = size - first_part(size)
-    both = 64 < size < 256 and rest >= 16 and rest == power_of_two(rest) and shape.value_lanes == size
+    is_two = 16 <= rest < first_part(size) and rest == power_of_two(rest)
+    both = 64 < size < 256 and is_two and shape.value_lanes == size
     return 2 if both and shape.dtype.itemsize > 1 else 1
 
 

@@ -104,11 +104,12 @@ def test_a_head_of_two_parts_is_right(dsl, head: int, gather: str) -> None:
         (192, None, torch.float16, True),
         (72, None, torch.float16, False),
         (112, None, torch.float16, False),
+        (128, None, torch.float16, False),
         (320, None, torch.float16, False),
         (96, 64, torch.float16, False),
         (96, None, torch.int8, False),
     ],
-    ids=["96", "80", "160", "192", "72", "112", "320", "value-of-64", "8-bits"],
+    ids=["96", "80", "160", "192", "72", "112", "128", "320", "value-of-64", "8-bits"],
 )
 def test_which_heads_have_two_parts(head: int, value: int | None, stored: torch.dtype, parts: bool) -> None:
     shape = AttentionShape(2, 1, head, 16, torch.float16, value_size=value, kv_dtype=stored)
