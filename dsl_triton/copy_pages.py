@@ -11,7 +11,7 @@ import triton.language as tl
 from common.spec import AttentionShape
 from common.spec.kernel import parts_of
 from common.spec.metadata import SHORT_QUERY
-from dsl_triton.binding import cache_strides, padded
+from dsl_triton.binding import padded
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, not_before
 from dsl_triton.primitives import find_slots, load_kv_tile, load_token_scales
@@ -116,9 +116,8 @@ def _copy_kernel(
         k = load_kv_tile(
             key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, key_ptr.dtype.element_ty, True
         )
-        v_strides = key_strides if value_strides is None else value_strides
         v = load_kv_tile(
-            value_cache_ptr, v_strides, page, slot, kv_head, wanted, f, VALUE_SIZE, value_ptr.dtype.element_ty, True
+            value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, VALUE_SIZE, value_ptr.dtype.element_ty, True
         )
         row = (kv_head.to(tl.int64) * tiles + at) * TILE_SIZE + tl.arange(0, TILE_SIZE)
         store_whole_rows(key_ptr, row, k, KEY_LANES)
@@ -147,7 +146,7 @@ def copy_pages(batch, features, key, value, scales, tiles, config, limits=(UNLIM
     _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](
         batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         key, value, *scales, batch.num_seqs, tiles, *limits, bundle(features, config),
-        *cache_strides(batch), batch.block_table.stride(),
+        batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
         BLOCK_SIZE=shape.block_size, KEY_LANES=key.shape[1], VALUE_LANES=value.shape[1], TILE_SIZE=config.tile_size,
         SHORT=SHORT_QUERY, OVERLAP=config.overlap, num_warps=4,
