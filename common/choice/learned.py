@@ -257,9 +257,9 @@ class Learned:
 
     def _beside(self, question: Question, many: Sequence[BatchStats]) -> tuple[list[dict[str, Any]], columns.Columns]:
         """What serves the short queries beside prompts, and its columns [batch]: the best for them alone; where no
-        decode is expected, what fits, without a reduction of segments."""
+        decode is expected, what fits of a decode's rows, without a reduction of segments."""
         of, at = self.portfolio, [n for n, stats in enumerate(many) if stats.num_decodes]
-        some = next(part for kernel, part in of.rows if kernel == SHORT)
+        some = min((part for kernel, part in of.rows if kernel == SHORT), key=lambda part: part["block_m"])
         configs = [fitted_part(some | {CUT: 1}, question.shape, question.gpu)] * len(many)
         alone = replace(question, kernels=(SHORT,), own=None)
         for n, best in zip(at, self.best(alone, [_decodes(many[n]) for n in at]), strict=True):

@@ -85,7 +85,8 @@ def holds(
     in parts. by_key: as of in_registers.
 
     Shared memory has K and V of each stage in flight, and Q; V beside a query of 8 bits is multiplied in fp16. Beside a
-    staged P there are a float a row, and in float32 a tile of K or V once more.
+    staged P there are a float a row, and in float32 a tile of K or V once more. Where V has more lanes than there are
+    rows, warps of a prompt that stage P share a tile's keys: 8 each, else they repeat scores.
     """
     lanes, values = np.maximum(lanes, LEAST_LANES), np.maximum(values, LEAST_LANES)
     values = np.where(dense, part_lanes(rows, tile, threads, values), values)
@@ -94,7 +95,9 @@ def holds(
     held = keys * (lanes * query_bytes + values * np.maximum(query_bytes, 2)) + rows * lanes * query_bytes
     again = np.where(query_bytes > 2, tile * np.maximum(lanes, values) * query_bytes, 0)
     held = held + np.where(rows < staged, rows * (tile * np.maximum(query_bytes, 2) + REGISTER_BYTES) + again, 0)
-    return (held <= shared) & (in_registers(rows, tile, threads, lanes, values, cache_bytes, by_key) <= FILLED)
+    repeats = (rows >= WARP_GROUP_ROWS) & (rows < np.minimum(staged, values)) & (tile < threads // 4)
+    filled = in_registers(rows, tile, threads, lanes, values, cache_bytes, by_key)
+    return (held <= shared) & (filled <= FILLED) & ~repeats
 
 
 def fits(b: Columns, c: Columns, part: str) -> np.ndarray:

@@ -106,6 +106,17 @@ def test_probabilities_take_shared_memory_where_no_wgmma_reads_them_from_registe
     assert [legal.staged_rows(resolve(gpu)) for gpu in ("h200", "mi300", "a100")] == [64, 0, np.inf]
 
 
+def test_warps_of_a_prompt_that_stage_p_have_8_keys_each():
+    """Where V has more lanes than there are rows Triton deals a tile's keys to the warps: of 32 to eight, twice."""
+    shape = AttentionShape(32, 8, 256, 16)
+    fits = [
+        legal.fits_one(128, tile, 8, 1, shape, resolve(gpu), dense=True)
+        for gpu in ("a100", "h200")
+        for tile in (32, 64)
+    ]
+    assert fits == [False, True, True, True]
+
+
 def test_a_program_of_unpaged_sums_as_many_values_as_registers_hold():
     """Heads of 512 in Q Blocks of 128 rows: two launches of 256 lanes, twice the programs, each with all scores."""
     assert legal.value_parts(128, 32, 8 * 32, 512) == (slice(0, 256), slice(256, 512))

@@ -104,6 +104,12 @@ def test_a_prompt_beside_decodes_gets_the_launch_for_them_that_is_left(known):
     assert json.dumps(beside | COMPUTED, sort_keys=True) in left
 
 
+def test_prompts_alone_have_a_decodes_rows_beside_them(known):
+    _, gpu, choice = known
+    found = choice.first(Question(SHAPES[0], gpu, ("adjustable_tile",)), BATCHES["prompt"], 3)
+    assert found and {one.config["decode"]["block_m"] for one in found} == {16}
+
+
 def test_what_is_missed_least_leaves_while_no_batch_loses_more_than_the_slack():
     times = np.array([[1.0, 1.05, 9.0], [1.2, 1.0, 9.0]])  # the last column is to stay
     assert learned.missed_least(np.log(times), 0.08, 2).tolist() == [1]
