@@ -17,7 +17,7 @@ CONTRACT = Precision()
 
 # `split` has no scratch, so it can take the place of any other at a launch
 KERNELS = ("adjustable_tile", "parallel_softmax", "unpaged", "split", "q_block")
-FAMILY = Family("helion", KERNELS, lambda name: import_module(f".{name}", __package__), fixed_pages=True)
+FAMILY = Family("helion", KERNELS, lambda name: import_module(f".{name}", __package__), fixed=(0, 1))
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)

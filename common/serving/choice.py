@@ -99,7 +99,7 @@ class Family:
     ImportError.
     of: the name under which winners of this family are kept.
     bounded: kernels whose compiled code takes more registers than it needs: the ranking bounds them.
-    fixed_pages: the code holds the distance of two pages of K and of V.
+    fixed: axes of K and V whose strides the code holds: of pages 0, of slots 1.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Family:
     load: Callable[[str], Any]
     of: str = "auto"
     bounded: tuple[str, ...] = ()
-    fixed_pages: bool = False
+    fixed: tuple[int, ...] = ()
     _winners: dict[str, Winners] = field(default_factory=dict)
     _files: dict[str, Learned | None] = field(default_factory=dict)
     _learned: dict[str, Learned | None] = field(default_factory=dict)

@@ -118,7 +118,7 @@ class Plan(PagedAttention):
                 raise SpecError("key_cache", f"{batch.layout.value} pages", "those of a plan with kernel='split'")
             raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
         met = compiled_by(choice, batch.num_tokens, batch.num_seqs)
-        self._note({(*one, _form(batch, written, one, self.family.fixed_pages)) for one in met})
+        self._note({(*one, _form(batch, written, one, self.family.fixed)) for one in met})
         return Prepared(self.family, choice, self._layouts[choice], self._memory[choice])
 
     def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
@@ -383,14 +383,13 @@ def _number(size: int) -> str:
     return "one" if size == 1 else "sixteens" if size % 16 == 0 else "other"
 
 
-def _form(batch: PagedBatch, written: tuple[torch.Tensor | None, ...], code: tuple, fixed_pages: bool) -> tuple:
+def _form(batch: PagedBatch, written: tuple[torch.Tensor | None, ...], code: tuple, fixed: tuple[int, ...]) -> tuple:
     """What compilers distinguish of a call's tensors; of a table, whatever its width, the dtype alone. New K and V
-    count for code (of `compiled_by`) that reads them; decodes, which bring none, share the other. fixed_pages: of the
-    Family."""
+    count for code (of `compiled_by`) that reads them; decodes, which bring none, share the other. fixed: of a Family."""
     new = (batch.key, batch.value) if reads_new_kv(code) else ()
     tensors = batch.query, batch.key_cache, batch.value_cache, *new, *written
     found = (None if t is None else (t.dtype, *map(_number, t.stride())) for t in tensors)
-    apart = (batch.key_cache.stride(0), batch.value_cache.stride(0)) if fixed_pages else ()
+    apart = [cache.stride(axis) for axis in fixed for cache in (batch.key_cache, batch.value_cache)]
     return (batch.block_table.dtype, *apart, *found)
 
 

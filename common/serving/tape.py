@@ -335,7 +335,7 @@ class _Script:
         if isinstance(value, tuple) and any(isinstance(leaf, torch.Tensor) for leaf in _leaves(value)):
             sources = [self._source(leaf) for leaf in value]  # the operands of features
             return None if None in sources else _tuple(sources)
-        return self._constant(value) if all(isinstance(leaf, _PLAIN) for leaf in _leaves(value)) else None
+        return self._constant(value) if all(map(_is_plain, _leaves(value))) else None
 
     def _address(self, tensor: torch.Tensor) -> str | None:
         """The slot that a pointer belongs to, and its offset in a region."""
@@ -368,6 +368,11 @@ def _code(source: str) -> CodeType:
 
 def _tuple(sources: Sequence[str]) -> str:
     return "(" + "".join(f"{source}, " for source in sources) + ")"
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Whether it is a number or a word, or one that Triton's compiler holds (`tl.constexpr`)."""
+    return isinstance(leaf, _PLAIN) or type(leaf).__name__ == "constexpr"
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -165,7 +165,7 @@ def _load(name: str) -> Any:
     return Sm90Prefill if name == KERNEL else import_module(f"..{name}", __package__)
 
 
-FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, of="native.auto")
+FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, of="native.auto", fixed=(1,))
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)
