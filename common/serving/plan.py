@@ -385,7 +385,8 @@ def _number(size: int) -> str:
 
 def _form(batch: PagedBatch, written: tuple[torch.Tensor | None, ...], code: tuple, fixed: tuple[int, ...]) -> tuple:
     """What compilers distinguish of a call's tensors; of a table, whatever its width, the dtype alone. New K and V
-    count for code (of `compiled_by`) that reads them; decodes, which bring none, share the other. fixed: of a Family."""
+    count for code (of `compiled_by`) that reads them; decodes, which bring none, share the other. fixed: as Family has
+    it."""
     new = (batch.key, batch.value) if reads_new_kv(code) else ()
     tensors = batch.query, batch.key_cache, batch.value_cache, *new, *written
     found = (None if t is None else (t.dtype, *map(_number, t.stride())) for t in tensors)
