@@ -56,7 +56,7 @@ from dsl_helion.features import bundle, finished, narrow, row_operands
 from dsl_helion.head_parts import attend_parts, first_lanes, in_parts, init_sums, load_parts, load_query, store_sums
 from dsl_helion.masks import clip_range, join_loops, kv_tile_range
 from dsl_helion.merge_parts import merge_parts
-from dsl_helion.primitives import q_block_rows, store_lse, store_rows
+from dsl_helion.primitives import join_sums, q_block_rows, store_lse, store_rows
 from dsl_helion.step_plan import item_at, make_plan
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
@@ -310,9 +310,10 @@ def _attend_items_kernel(
                         tile_size, parts, True,
                     )  # fmt: skip
                 total = finished(narrow(acc, value_size), value_cache, f, r)
+                sums = join_sums(l, f)
                 at = item_of(counters, place, which, num_kv_heads)
                 store_item(
-                    plan, at, kv_head, m, l, total, rest, out, lse, (partial_acc, partial_m, partial_l), f,
+                    plan, at, kv_head, m, sums, total, rest, out, lse, (partial_acc, partial_m, partial_l), f,
                     queries_per_kv, block_m, parts,
                 )  # fmt: skip
             if end_place > int32(programs):  # else every place has a program of its own
@@ -413,11 +414,12 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     warps = config.copied.num_warps if cut.copied and not short else config.num_warps  # for Q Blocks of its rows
     gather, page_rows = gather_form(part.gather, batch, tile_size)
     rows = max(power_of_two(block_q * shape.queries_per_kv), smallest_block_m(shape))
+    alone = _alone(config, replace(part, tile_size=tile_size))
     parts = count_parts(batch, features)
     query, key_cache, value_cache, *rest = in_parts(operands(batch, gather, page_rows), parts)
     args = (
         query, key_cache, value_cache, batch.block_table, out, lse, workspace.plan, workspace.counters, workspace.acc,
-        workspace.m, workspace.l, *rest, batch.softmax_scale, bundle(features, config, shape.head_size),
+        workspace.m, workspace.l, *rest, batch.softmax_scale, bundle(features, alone, shape.head_size, rows),
         shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), rows, parts,
         LISTS.index(name), min(programs, cut.most_places(batch)),
     )  # fmt: skip
@@ -443,7 +445,7 @@ def _attend_copied(batch, features, out, config, workspace, lse, cut) -> None:
 
 
 def _alone(config: Config, part: Part) -> SimpleNamespace:
-    """One part as binding.fits takes a config."""
+    """One part as binding.fits and bundle take a config."""
     return SimpleNamespace(**vars(config) | vars(part))
 
 

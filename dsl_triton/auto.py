@@ -19,8 +19,9 @@ CONTRACT = Precision()
 # `split` has no scratch, so it can take the place of any other at a launch
 KERNELS = ("adjustable_tile", "parallel_softmax", "unpaged", "split", "q_block")
 # ptxas takes more registers for the code of parallel_softmax than that needs
-BOUNDED = ("parallel_softmax",)
-FAMILY = Family("triton", KERNELS, lambda name: import_module(f".{name}", __package__), bounded=BOUNDED, fixed=(1,))
+FAMILY = Family(
+    "triton", KERNELS, lambda name: import_module(f".{name}", __package__), bounded=("parallel_softmax",), fixed=(1,)
+)
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)
