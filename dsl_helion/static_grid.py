@@ -272,13 +272,13 @@ def _attend_items_kernel(
     for program in hl.grid(programs):
         end_place = places(counters, which, num_kv_heads)
         place = int32(program)
-        there = place < end_place
-        busy = there if which != 0 else place >= 0  # the plan has an entry for each program: do not wait for counters
+        # the plan has an entry for each program of short queries: look it up beside the counters
+        busy = place < end_place if which != 0 else place >= 0
         while busy:
             kv_head = mod(place, num_kv_heads)
             seq, item = item_at(plan, item_of(counters, place, which, num_kv_heads))
             query_row, left, position, seq_len, start_tile, stop_tile, part, _, _, _, first, region = item
-            mine = there & (seq != HOLE)
+            mine = (place < end_place) & (seq != HOLE)
             if which != 0:
                 mine = mine & (region == NOWHERE)
             if mine:
@@ -320,8 +320,7 @@ def _attend_items_kernel(
                 place = int32(programs) + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
             else:
                 place = end_place
-            there = place < end_place
-            busy = there
+            busy = place < end_place
         if place == end_place + int32(programs - 1):  # of as many claims as places the last: for the next layer
             counters[2 * which] = 0
 

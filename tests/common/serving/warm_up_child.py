@@ -4,8 +4,8 @@
 
 KERNEL: auto, or the one that serves all.
 
-Caches and queries of the trace are laid out as engines lay them out, each of them as warm; the warm-up's are its own,
-for code that holds distances of pages or slots those of the trace.
+Caches and queries of the trace are laid out as engines lay them out, each of them as warm; the warm-up has one of those
+whose strides the code holds alike (Family.fixed).
 For an H200 that need not be here, by Triton's own binder; nothing is compiled. Two launches that it gives one source
 and options share their code. Prints in JSON how many of those the warm-up had, and the kernels of what it lacked.
 """
@@ -61,7 +61,8 @@ def main(dsl, kernel, tokens, seqs, keys):
         plan = planner(SHAPE, tokens, seqs, keys, "cpu", kernel=None if kernel == "auto" else kernel)
         whole = make_batch([(1, keys)] * seqs, SHAPE, extra_columns=0)
         caches = layouts(whole.key_cache)
-        for key, value in caches if plan.family.fixed else [(None, None)]:
+        distinct = {tuple(one.stride(axis) for axis in plan.family.fixed for one in pair): pair for pair in caches}
+        for key, value in distinct.values():
             plan.warmup(key_cache=key, value_cache=value)
         warm = set(bound)
         heads = SHAPE.num_query_heads
