@@ -119,7 +119,8 @@ def attend_parts(
         v = _load_values(value_cache, at, *form, masked)
         v_rest = _load_values(value_rest, at, *form, masked)
         p, alpha, m, l = softmax_weights(s, None, m, l, base2_scale(softmax_scale, f, r), f, r, masked)
-        return m, l, sum_values(p, v, alpha, acc), sum_values(p, v_rest, alpha, acc_rest)
+        acc_rest = sum_values(p, v_rest, alpha, acc_rest)  # first: dsl_triton/head_parts.py says why
+        return m, l, sum_values(p, v, alpha, acc), acc_rest
 
 
 def _load_keys(tensor, at, f, block_size, number, gather, tile_size, dtype):

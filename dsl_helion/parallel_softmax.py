@@ -19,7 +19,7 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape, Cdna, Gpu
-from common.spec.kernel import SEAMS, Capacity, Precision
+from common.spec.kernel import SEAMS, Capacity, Precision, count_parts
 from common.spec.metadata import ANY_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion.arithmetic import div, int32, mod
@@ -38,21 +38,16 @@ from dsl_helion.binding import (
     run,
     smallest_block_m,
 )
-from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
+from dsl_helion.features import bundle, finished, narrow, row_operands
+from dsl_helion.head_parts import attend_parts, in_parts, init_sums, load_query, store_partial_sums, store_sums
 from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.primitives import (
-    attend_tile,
     is_other,
     join_sums,
-    load_rows,
-    normalise,
     other_half,
     q_block_rows,
     sequence_at,
-    softmax_init,
     store_lse,
-    store_partial,
-    store_rows,
 )
 from dsl_helion.reduce_segments import reduce_segments
 
@@ -109,6 +104,9 @@ def _segments_kernel(
     partial_acc: torch.Tensor | None,  # f32 [num_segments, rows, num_query_heads, value_size]
     partial_m: torch.Tensor | None,  # f32 [num_segments, rows, num_query_heads]
     partial_l: torch.Tensor | None,  # f32 [num_segments, rows, num_query_heads]
+    query_rest: torch.Tensor,  # of two parts the lanes behind the first (head_parts.py), else as above and not read
+    key_rest: torch.Tensor,
+    value_rest: torch.Tensor,
     softmax_scale: float,
     f: dict,
     num_kv_heads: hl.constexpr,
@@ -116,6 +114,7 @@ def _segments_kernel(
     page_rows: int,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
+    parts: hl.constexpr,
     block_q: hl.constexpr,
     num_segments: int,
     longest_query: int,
@@ -131,6 +130,7 @@ def _segments_kernel(
     hl.specialize((key_cache.stride(0), value_cache.stride(0)))  # K and V share what is computed of a page
     axis = constant_axis(num_kv_heads, gather, block_q * query.size(1) // num_kv_heads)
     hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
+    hl.specialize((query_rest.size(2), key_rest.size(-1), value_rest.size(-1)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -170,33 +170,36 @@ def _segments_kernel(
                 token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
                 query_pos = context_len + token
                 row = query_start + token
-                q = load_rows(query, row, head, live)  # [block_m, head_size]
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
-                q, r = query_operand(q, r, key_cache)
-                m, l, acc = softmax_init(f, head, live, segment, q, value_size)
+                q, r = load_query(query, query_rest, row, head, live, r, key_cache, parts)
+                m, l, acc, rest = init_sums(f, head, live, segment, q, value_size, parts)
                 for j_left in hl.grid(start, full_start):
-                    m, l, acc = attend_tile(
-                        j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    m, l, acc, rest = attend_parts(
+                        j_left, q, m, l, acc, rest, query_pos, seq, seq_len, first_key, end_key, kv_head,
+                        softmax_scale, f, r, (key_cache, value_cache, key_rest, value_rest), block_table, block_size,
+                        page_rows, gather, tile_size, parts, True,
                     )  # fmt: skip
                 for j_full in hl.grid(full_start, full_stop):
-                    m, l, acc = attend_tile(
-                        j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                    m, l, acc, rest = attend_parts(
+                        j_full, q, m, l, acc, rest, query_pos, seq, seq_len, first_key, end_key, kv_head,
+                        softmax_scale, f, r, (key_cache, value_cache, key_rest, value_rest), block_table, block_size,
+                        page_rows, gather, tile_size, parts, False,
                     )  # fmt: skip
                 for j_right in hl.grid(full_stop, stop):
-                    m, l, acc = attend_tile(
-                        j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    m, l, acc, rest = attend_parts(
+                        j_right, q, m, l, acc, rest, query_pos, seq, seq_len, first_key, end_key, kv_head,
+                        softmax_scale, f, r, (key_cache, value_cache, key_rest, value_rest), block_table, block_size,
+                        page_rows, gather, tile_size, parts, True,
                     )  # fmt: skip
                 total = finished(narrow(acc, value_size), value_cache, f, r)
                 sums = join_sums(l, f)
                 if partial_acc is None or used <= 1:
-                    store_rows(out, row, head, live, normalise(total, sums, kv_head, f))
+                    store_sums(out, row, head, live, total, rest, sums, kv_head, f, parts)
                     store_lse(lse, row, head, live, m, sums)
                 else:
                     place = seq * int32(longest_query) + token if by_sequence else row
-                    store_partial((partial_acc, partial_m, partial_l), segment, place, head, live, m, sums, total)
+                    at = segment, place, head, live
+                    store_partial_sums((partial_acc, partial_m, partial_l), *at, m, sums, total, rest, parts)
 
 
 _segments = kernel(_segments_kernel, "num_seqs", "num_segments", "longest_query", "per_sequence", "q_blocks")
@@ -223,11 +226,13 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     ensure_room(partials(workspace)[0], batch, config.num_segments, longest_query)
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
+    parts = count_parts(batch, features)
+    query, key_cache, value_cache, *rest = in_parts(operands(batch, gather, page_rows), parts)
     args = (
-        *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, *partials(workspace), batch.softmax_scale,
+        query, key_cache, value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, *partials(workspace), *rest, batch.softmax_scale,
         bundle(features, config, shape.head_size, block_m), shape.num_kv_heads, shape.block_size, page_rows, gather,
-        smallest_block_m(shape), block_q, config.num_segments, longest_query, by_sequence,
+        smallest_block_m(shape), parts, block_q, config.num_segments, longest_query, by_sequence,
     )  # fmt: skip
     run(_segments, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 3)])
     if config.num_segments > 1:

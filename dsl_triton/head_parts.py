@@ -24,6 +24,7 @@ from dsl_triton.primitives import (
     products,
     softmax_init,
     softmax_weights,
+    store_partial,
     store_rows,
     sum_values,
 )
@@ -106,7 +107,9 @@ def attend_parts(
         v = _load_values(value_cache_ptr, v_strides, at, FIRST, TILE_SIZE, RUN, DTYPE, MASKED)
         rest = _load_values(value_cache_ptr + FIRST, v_strides, at, REST, TILE_SIZE, RUN, DTYPE, MASKED)
         p, alpha, m, l = softmax_weights(s, 0, m, l, base2_scale(softmax_scale, f, r), f, r, MASKED)
-        return m, l, (sum_values(p, v, alpha, acc[0]), sum_values(p, rest, alpha, acc[1]))
+        # Triton deals warps over lanes as its last product needs it; by 16 lanes all warps would compute all scores.
+        acc_rest = sum_values(p, rest, alpha, acc[1])
+        return m, l, (sum_values(p, v, alpha, acc[0]), acc_rest)
 
 
 @triton.jit
@@ -171,3 +174,16 @@ def store_sums(
     if PARTS == 2:
         x = normalise(acc[1], l, kv_head, f)
         store_rows(ptr + FIRST, strides, row, head, live, x, VALUE_SIZE - FIRST)
+
+
+@triton.jit
+def store_partial_sums(
+    partial, acc_strides, m_strides, at, m, l, acc, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr
+):  # fmt: skip
+    """store_partial of sums in parts, narrowed. at: segment, row, head, live."""
+    FIRST: tl.constexpr = VALUE_SIZE if PARTS == 1 else first_part(VALUE_SIZE)
+    segment, row, head, live = at
+    store_partial(partial, acc_strides, m_strides, segment, row, head, live, m, l, acc[0], FIRST)
+    if PARTS == 2:
+        rest = partial[0] + FIRST + segment.to(tl.int64) * acc_strides[0]
+        store_rows(rest, acc_strides[1:], row, head, live, acc[1], VALUE_SIZE - FIRST)

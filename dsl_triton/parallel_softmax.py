@@ -20,24 +20,20 @@ import triton.language as tl
 
 from common.choice.legal import register_bound
 from common.spec import AttentionShape, Cdna, Gpu
-from common.spec.kernel import SEAMS, Capacity, Precision, launches
+from common.spec.kernel import SEAMS, Capacity, Precision, count_parts, launches
 from common.spec.metadata import ANY_QUERY, cdiv, power_of_two
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton.binding import block_m_of, cache_strides, fits, strides
-from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
+from dsl_triton.features import bundle, row_operands
+from dsl_triton.head_parts import attend_parts, finished_parts, init_parts, load_query, store_partial_sums, store_sums
 from dsl_triton.masks import join_loops, kv_tile_range, segment_range
-from dsl_triton.page_runs import Gather, attend_runs, run_length
+from dsl_triton.page_runs import Gather, run_length
 from dsl_triton.primitives import (
     attend_range,
     head_and_block,
-    load_rows,
     locate_q_block,
-    normalise,
     q_block_rows,
-    softmax_init,
     store_lse,
-    store_partial,
-    store_rows,
 )
 from dsl_triton.reduce_segments import reduce_segments
 
@@ -105,7 +101,7 @@ def _segments_kernel(
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr,
-    OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
+    PARTS: tl.constexpr, OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     kv_head, block = head_and_block(f, NUM_KV_HEADS)
@@ -139,26 +135,26 @@ def _segments_kernel(
             token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
             query_pos = context_len + token
             row = query_start + token
-            q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
-            q, r = query_operand(q, r, key_cache_ptr)
-            m, l, acc = softmax_init(f, head, live, segment, q, VALUE_SIZE)
+            q, r = load_query(query_ptr, query_strides, row, head, live, r, key_cache_ptr, HEAD_SIZE, PARTS)
+            m, l, acc = init_parts(f, head, live, segment, q, VALUE_SIZE, PARTS)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             m, l, acc = attend_range(
-                attend_runs, start, full_start, full_stop, stop, q, m, l, acc, (
+                attend_parts, start, full_start, full_stop, stop, q, m, l, acc, (
                     query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, PARTS,
                 ), TILE_SIZE,
             )  # fmt: skip
-            acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
+            acc = finished_parts(acc, value_cache_ptr, f, r, VALUE_SIZE, PARTS)
             if acc_ptr is None or used <= 1:
-                store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
+                store_sums(out_ptr, out_strides, row, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
                 store_lse(lse_ptr, lse_strides, row, head, live, m, l)
             else:
                 place = seq * LONGEST_QUERY + token if BY_SEQUENCE else row
                 partial = (acc_ptr, m_ptr, l_ptr)
-                store_partial(partial, acc_strides, m_strides, segment, place, head, live, m, l, acc, VALUE_SIZE)
+                at = segment, place, head, live
+                store_partial_sums(partial, acc_strides, m_strides, at, m, l, acc, VALUE_SIZE, PARTS)
 
 
 def workspace(
@@ -193,7 +189,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         out.stride(), strides(lse), *map(strides, partials(workspace)[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        RUN=run, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
+        RUN=run, PARTS=count_parts(batch, features), OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
         BY_SEQUENCE=by_sequence,
         num_warps=config.num_warps, num_stages=config.num_stages,
         **({"maxnreg": config.registers} if config.registers else {}), **config.options(),

@@ -69,7 +69,8 @@ class StaticGrid:
             self.prepare(batch, features, config, workspace)
         cut = self.cut(batch, config, workspace)
         overlap = hasattr(config, "overlap") and config.overlap and not cut.copied
-        side = None if cut.is_short or overlap else side_stream(batch.device)  # a stream apart, or dependent launches
+        # A stream apart, where launches are not dependent; the one sequence of a batch is short or long.
+        side = None if cut.is_short or overlap or batch.num_seqs == 1 else side_stream(batch.device)
         with beside(side):
             self.attend_pages(batch, features, out, config, workspace, lse, cut, "short")
             if cut.copied and may_overflow(batch, cut.copied, cut.long[1]):
