@@ -357,9 +357,9 @@ def _attend_copied_kernel(
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     for program in hl.grid(programs):
-        end_place = places(counters, which, num_kv_heads)
         place = int32(program)
-        while place < end_place:
+        busy = place < places(counters, which, num_kv_heads)
+        while busy:
             kv_head = mod(place, num_kv_heads)
             seq, item = item_at(plan, item_of(counters, place, which, num_kv_heads))
             query_row, left, position, seq_len, start, stop, part, _, _, _, first, region = item
@@ -397,7 +397,8 @@ def _attend_copied_kernel(
                         queries_per_kv, block_m, parts,
                     )  # fmt: skip
             place = int32(programs) + hl.atomic_add(counters, [2 * which], 1, sem="relaxed")
-        if place == end_place + int32(programs - 1):
+            busy = place < places(counters, which, num_kv_heads)
+        if place == places(counters, which, num_kv_heads) + int32(programs - 1):
             counters[2 * which] = 0
 
 
