@@ -153,8 +153,9 @@ def _segments_kernel(
             else:
                 place = seq * LONGEST_QUERY + token if BY_SEQUENCE else row
                 partial = (acc_ptr, m_ptr, l_ptr)
-                at = segment, place, head, live
-                store_partial_sums(partial, acc_strides, m_strides, at, m, l, acc, VALUE_SIZE, PARTS)
+                store_partial_sums(
+                    partial, acc_strides, m_strides, segment, place, head, live, m, l, acc, VALUE_SIZE, PARTS
+                )
 
 
 def workspace(

@@ -43,7 +43,7 @@ from dsl_triton.binding import block_m_of, padded, strides
 from dsl_triton.copy_pages import SEQUENCES, copied_lanes, copy_pages, region_tiles
 from dsl_triton.dense_tiles import Block, attend_block, masked_tile, tile_sources
 from dsl_triton.features import bundle, row_operands
-from dsl_triton.head_parts import first_part, init_parts, load_parts, narrow_parts, store_sums
+from dsl_triton.head_parts import init_parts, load_parts, narrow_parts, store_partial_sums, store_sums
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.paged_queries import attend_paged_queries
 from dsl_triton.primitives import (
@@ -51,8 +51,6 @@ from dsl_triton.primitives import (
     q_block_rows,
     search_sequence,
     store_lse,
-    store_partial,
-    store_rows,
 )
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
@@ -201,11 +199,9 @@ def _unpaged_kernel(
                 store_sums(out_ptr, out_strides, place, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
                 store_lse(lse_ptr, lse_strides, place, head, live, m, l)
         else:
-            FIRST: tl.constexpr = VALUE_SIZE if PARTS == 1 else first_part(VALUE_SIZE)
-            store_partial(partial, acc_strides, m_strides, segment, place, head, live, m, l, acc[0], FIRST)
-            if PARTS == 2:
-                rest_ptr = partial[0] + segment.to(tl.int64) * acc_strides[0] + FIRST
-                store_rows(rest_ptr, acc_strides[1:], place, head, live, acc[1], VALUE_SIZE - FIRST)
+            store_partial_sums(
+                partial, acc_strides, m_strides, segment, place, head, live, m, l, acc, VALUE_SIZE, PARTS
+            )
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> CopyScratch:

@@ -150,6 +150,16 @@ def test_a_config_with_every_product_twice_is_seen(compiled):
     assert any("1.50 times" in fault for fault in faults) and any("holds 1 program" in fault for fault in faults)
 
 
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
+@pytest.mark.parametrize("rung", ["parallel_softmax", "static_grid"])
+def test_the_warps_of_a_draft_share_the_products_of_a_head_in_parts(compiled, dsl, rung):
+    """With the rest of V last, its 16 lanes left no warp lanes of its own, and four warps made all products."""
+    shape = AttentionShape(32, 8, 80, 16, torch.bfloat16)
+    (outcome,) = compiled(resolve("h200"), compilation(f"{dsl}/{rung}", BATCHES["verify-32x4"], shape))
+    (draft,) = [facts for facts in outcome.facts if _multiplies(facts)]
+    assert draft["num_warps"] == 4 and 1 <= draft["matrix_redundancy"] < 1.2
+
+
 @pytest.mark.parametrize("kernel", ["triton/unpaged", pytest.param("helion/unpaged", marks=pytest.mark.slow)])
 def test_a_prompts_queries_are_read_from_shared_memory_by_the_products(compiled, kernel):
     """Helion's rows had a third axis until they were loaded: 16 reads into registers and 52 waits a tile of 64 keys."""
