@@ -98,26 +98,20 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
     return r
 
 
-def row_exponent(q):
-    """Exponent of the largest |q| of each row, as float32 has it: 255 for a row with Inf."""
-    return q.to(torch.float32).abs().amax(1).view(torch.int32) >> 23
-
-
-def query_operand(q, r, cache, exponent=None):
+def query_operand(q, r, cache):
     """Q [block_m, head_size] as an operand of products with K of this cache, and r with the scale taken from each row.
-    exponent: row_exponent of whole rows, where q is a part of them.
 
     A bf16 query over a cache of 8 bits is multiplied in fp16, which holds each number of such a cache: sm_90 converts
     fp8 to fp16 in a third of the instructions that bf16 takes. A power of two takes the largest |q| of each row to
     [2^14, 2^15), exactly; only elements 2^-31 times smaller lose bits.
     """
     if q.dtype == torch.bfloat16 and cache.dtype.itemsize == 1:
-        if exponent is None:
-            exponent = row_exponent(q)
-        exponent = torch.clamp(exponent, min=16)  # both factors are normal numbers; a row with Inf stays Inf
+        q = q.to(torch.float32)
+        # of float32: 255 for a row with Inf, which stays Inf; from 16 on both factors are normal numbers
+        exponent = torch.clamp(q.abs().amax(1).view(torch.int32) >> 23, min=16)
         factor = ((268 - exponent) << 23).view(torch.float32)
         r["row_scale"] = ((exponent - 14) << 23).view(torch.float32)
-        q = (q.to(torch.float32) * factor.unsqueeze(1)).to(torch.float16)
+        q = (q * factor.unsqueeze(1)).to(torch.float16)
     return q, r
 
 

@@ -11,13 +11,11 @@ import torch
 from common.gpus import warp_size
 from common.spec import AttentionShape
 from common.spec.kernel import first_part, parts_of
-from dsl_helion.binding import value_dtype
-from dsl_helion.features import finished, narrow, query_operand, row_exponent
+from dsl_helion.features import finished, narrow, query_operand
 from dsl_helion.masks import not_before
 from dsl_helion.page_runs import attend_runs, find_runs, load_key_runs, load_runs
 from dsl_helion.primitives import (
     base2_scale,
-    dequantise_values,
     find_slots,
     load_keys,
     load_kv_tile,
@@ -50,16 +48,11 @@ def in_parts(tensors: tuple[torch.Tensor, ...], parts: int) -> tuple[torch.Tenso
 
 def load_query(tensor, rest, row, head, live, r, cache, parts):
     """Q as a tuple of parts and r, as `query_operand` leaves them."""
-    q = load_rows(tensor, row, head, live)
+    q, r = query_operand(load_rows(tensor, row, head, live), r, cache)
     if parts == 1:
-        q, r = query_operand(q, r, cache)
         return (q,), r
     else:
-        q_rest = load_rows(rest, row, head, live)
-        exponent = torch.maximum(row_exponent(q), row_exponent(q_rest))
-        q, r = query_operand(q, r, cache, exponent)
-        q_rest, r = query_operand(q_rest, r, cache, exponent)
-        return (q, q_rest), r
+        return (q, load_rows(rest, row, head, live)), r
 
 
 def first_lanes(shape: AttentionShape, device: torch.device) -> int:
@@ -119,12 +112,12 @@ def attend_parts(
         else:
             page, slot = find_slots(*found, key_pos, *bounds)
         at = page, slot, kv_head, wanted
-        form, dtype = (block_size, number, gather, tile_size), q[0].dtype
-        s = products(q[0], _load_keys(key_cache, at, f, *form, dtype), f)
-        s = products(q[1], _load_keys(key_rest, at, f, *form, dtype), f, s)
+        form = block_size, number, gather, tile_size, q[0].dtype
+        s = products(q[0], _load_keys(key_cache, at, f, *form), f)
+        s = products(q[1], _load_keys(key_rest, at, f, *form), f, s)
         s = logits(s, q[0], None, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
-        v = dequantise_values(_load_values(value_cache, at, *form, None, masked), value_dtype(dtype, False))
-        v_rest = dequantise_values(_load_values(value_rest, at, *form, None, masked), value_dtype(dtype, False))
+        v = _load_values(value_cache, at, *form, masked)
+        v_rest = _load_values(value_rest, at, *form, masked)
         p, alpha, m, l = softmax_weights(s, None, m, l, base2_scale(softmax_scale, f, r), f, r, masked)
         acc_rest = sum_values(p, v_rest, alpha, acc_rest)  # first: dsl_triton/head_parts.py says why
         return m, l, sum_values(p, v, alpha, acc), acc_rest
@@ -146,19 +139,10 @@ def _load_values(tensor, at, block_size, number, gather, tile_size, dtype, maske
         return load_kv_tile(tensor, *at, block_size, gather, tile_size, dtype, masked)
 
 
-def finished_parts(acc, acc_rest, cache, f, r, value_size, parts):
-    """finished of sums in parts, narrowed."""
-    acc = finished(narrow(acc, value_size), cache, f, r)
-    if parts == 1:
-        return acc, acc_rest
-    else:
-        return acc, finished(acc_rest, cache, f, r)
-
-
 def store_parts(tensor, rest, row, head, live, acc, acc_rest, l, cache, kv_head, f, r, parts):
     """Normalise the sums of V and store them."""
-    acc, acc_rest = finished_parts(acc, acc_rest, cache, f, r, tensor.size(2), parts)
-    store_rows(tensor, row, head, live, normalise(acc, l, kv_head, f))
+    total = finished(narrow(acc, tensor.size(2)), cache, f, r)
+    store_rows(tensor, row, head, live, normalise(total, l, kv_head, f))
     if parts == 2:
         store_rows(rest, row, head, live, normalise(acc_rest, l, kv_head, f))
 

@@ -38,16 +38,8 @@ from dsl_helion.binding import (
     run,
     smallest_block_m,
 )
-from dsl_helion.features import bundle, row_operands
-from dsl_helion.head_parts import (
-    attend_parts,
-    finished_parts,
-    in_parts,
-    init_sums,
-    load_query,
-    store_partial_sums,
-    store_sums,
-)
+from dsl_helion.features import bundle, finished, narrow, row_operands
+from dsl_helion.head_parts import attend_parts, in_parts, init_sums, load_query, store_partial_sums, store_sums
 from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.primitives import (
     is_other,
@@ -199,15 +191,15 @@ def _segments_kernel(
                         softmax_scale, f, r, (key_cache, value_cache, key_rest, value_rest), block_table, block_size,
                         page_rows, gather, tile_size, parts, True,
                     )  # fmt: skip
-                total, total_rest = finished_parts(acc, rest, value_cache, f, r, value_size, parts)
+                total = finished(narrow(acc, value_size), value_cache, f, r)
                 sums = join_sums(l, f)
                 if partial_acc is None or used <= 1:
-                    store_sums(out, row, head, live, total, total_rest, sums, kv_head, f, parts)
+                    store_sums(out, row, head, live, total, rest, sums, kv_head, f, parts)
                     store_lse(lse, row, head, live, m, sums)
                 else:
                     place = seq * int32(longest_query) + token if by_sequence else row
                     at = segment, place, head, live
-                    store_partial_sums((partial_acc, partial_m, partial_l), *at, m, sums, total, total_rest, parts)
+                    store_partial_sums((partial_acc, partial_m, partial_l), *at, m, sums, total, rest, parts)
 
 
 _segments = kernel(_segments_kernel, "num_seqs", "num_segments", "longest_query", "per_sequence", "q_blocks")

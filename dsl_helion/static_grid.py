@@ -52,17 +52,8 @@ from dsl_helion.binding import (
 )
 from dsl_helion.copy_pages import copy_pages
 from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
-from dsl_helion.features import bundle, narrow, row_operands
-from dsl_helion.head_parts import (
-    attend_parts,
-    finished_parts,
-    first_lanes,
-    in_parts,
-    init_sums,
-    load_parts,
-    load_query,
-    store_sums,
-)
+from dsl_helion.features import bundle, finished, narrow, row_operands
+from dsl_helion.head_parts import attend_parts, first_lanes, in_parts, init_sums, load_parts, load_query, store_sums
 from dsl_helion.masks import clip_range, join_loops, kv_tile_range
 from dsl_helion.merge_parts import merge_parts
 from dsl_helion.primitives import join_sums, q_block_rows, store_lse, store_rows
@@ -318,11 +309,11 @@ def _attend_items_kernel(
                         (key_cache, value_cache, key_rest, value_rest), block_table, block_size, page_rows, gather,
                         tile_size, parts, True,
                     )  # fmt: skip
-                total, total_rest = finished_parts(acc, rest, value_cache, f, r, value_size, parts)
+                total = finished(narrow(acc, value_size), value_cache, f, r)
                 sums = join_sums(l, f)
                 at = item_of(counters, place, which, num_kv_heads)
                 store_item(
-                    plan, at, kv_head, m, sums, total, total_rest, out, lse, (partial_acc, partial_m, partial_l), f,
+                    plan, at, kv_head, m, sums, total, rest, out, lse, (partial_acc, partial_m, partial_l), f,
                     queries_per_kv, block_m, parts,
                 )  # fmt: skip
             if end_place > int32(programs):  # else every place has a program of its own

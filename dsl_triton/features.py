@@ -126,27 +126,21 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
 
 
 @triton.jit
-def row_exponent(q):
-    """Exponent of the largest |q| of each row, as float32 has it: 255 for a row with Inf."""
-    return tl.max(tl.abs(q.to(tl.float32)), 1).to(tl.int32, bitcast=True) >> 23
-
-
-@triton.jit
-def query_operand(q, r, cache_ptr, exponent=None):
+def query_operand(q, r, cache_ptr):
     """Q [BLOCK_M, HEAD_PADDED] as an operand of products with K of this cache, and r with the scale taken from each
-    row. exponent: row_exponent of whole rows, where q is a part of them.
+    row.
 
     A bf16 query over a cache of 8 bits is multiplied in fp16, which holds each number of such a cache: sm_90 converts
     fp8 to fp16 in a third of the instructions that bf16 takes. A power of two takes the largest |q| of each row to
     [2^14, 2^15), exactly; only elements 2^-31 times smaller lose bits.
     """
     if q.dtype == tl.bfloat16 and cache_ptr.dtype.element_ty.primitive_bitwidth == 8:
-        if exponent is None:
-            exponent = row_exponent(q)
-        exponent = tl.maximum(exponent, 16)  # both factors are normal numbers; a row with Inf stays Inf
+        q = q.to(tl.float32)
+        # of float32: 255 for a row with Inf, which stays Inf; from 16 on both factors are normal numbers
+        exponent = tl.maximum(tl.max(tl.abs(q), 1).to(tl.int32, bitcast=True) >> 23, 16)
         factor = ((268 - exponent) << 23).to(tl.float32, bitcast=True)
         row_scale = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
-        q = (q.to(tl.float32) * tl.expand_dims(factor, 1)).to(tl.float16)
+        q = (q * tl.expand_dims(factor, 1)).to(tl.float16)
         r = RowOperands(
             r.slope, r.chunk_first, r.span_first, r.span_last, r.causal, r.token, r.context_len, r.logit_scale,
             row_scale,

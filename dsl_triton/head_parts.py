@@ -9,13 +9,12 @@ memory.
 import triton
 import triton.language as tl
 
-from dsl_triton.binding import padded, value_dtype
-from dsl_triton.features import finished, narrow, query_operand, row_exponent
+from dsl_triton.binding import padded
+from dsl_triton.features import finished, narrow, query_operand
 from dsl_triton.masks import not_before
 from dsl_triton.page_runs import attend_runs, find_runs, load_key_runs, load_runs
 from dsl_triton.primitives import (
     base2_scale,
-    dequantise_values,
     find_slots,
     load_keys,
     load_kv_tile,
@@ -47,10 +46,7 @@ def load_query(
         only, r = query_operand(q[0], r, cache_ptr)
         return (only,), r
     else:
-        exponent = tl.maximum(row_exponent(q[0]), row_exponent(q[1]))
-        first, scaled = query_operand(q[0], r, cache_ptr, exponent)
-        rest, scaled = query_operand(q[1], r, cache_ptr, exponent)
-        return (first, rest), scaled
+        return q, r
 
 
 @triton.jit
@@ -95,8 +91,6 @@ def attend_parts(
         FIRST: tl.constexpr = first_part(HEAD_SIZE)
         REST: tl.constexpr = HEAD_SIZE - FIRST
         DTYPE: tl.constexpr = q[0].dtype
-        STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
-        ROWS: tl.constexpr = m.shape[0]
         v_strides = key_strides if value_strides is None else value_strides
         key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
         wanted = not_before(first_key, key_pos, key_pos < end_key, f)
@@ -110,10 +104,8 @@ def attend_parts(
         k = _load_keys(key_cache_ptr + FIRST, key_strides, at, REST, TILE_SIZE, RUN, DTYPE)
         s = products(q[1], k, f, s)
         s = logits(s, 0, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
-        v = _load_values(value_cache_ptr, v_strides, at, FIRST, TILE_SIZE, RUN, STORED, MASKED)
-        v = dequantise_values(v, value_dtype(DTYPE, False), ROWS)
-        rest = _load_values(value_cache_ptr + FIRST, v_strides, at, REST, TILE_SIZE, RUN, STORED, MASKED)
-        rest = dequantise_values(rest, value_dtype(DTYPE, False), ROWS)
+        v = _load_values(value_cache_ptr, v_strides, at, FIRST, TILE_SIZE, RUN, DTYPE, MASKED)
+        rest = _load_values(value_cache_ptr + FIRST, v_strides, at, REST, TILE_SIZE, RUN, DTYPE, MASKED)
         p, alpha, m, l = softmax_weights(s, 0, m, l, base2_scale(softmax_scale, f, r), f, r, MASKED)
         # Triton deals warps over lanes as its last product needs it; by 16 lanes all warps would compute all scores.
         acc_rest = sum_values(p, rest, alpha, acc[1])

@@ -207,14 +207,14 @@ def packed_lanes(batch: PagedBatch) -> int | None:
 
 
 def count_parts(batch: PagedBatch, features: Features) -> int:
-    """The number of parts in which a kernel multiplies a head (`head_parts.py` of both DSLs): 1 or 2; 1 for scales per
-    token."""
+    """The number of parts in which a kernel multiplies a head (`head_parts.py` of both DSLs): 1 or 2; 1 for caches of 8
+    bits and for scales per token."""
     scaled = is_per_token(features.key_scale) or is_per_token(features.value_scale)
-    return 1 if scaled else parts_of(batch.shape)
+    return parts_of(batch.shape) if batch.key_cache.element_size() > 1 and not scaled else 1
 
 
 def parts_of(shape: AttentionShape) -> int:
-    """The number of parts of a head: 1 or 2; 1 for an fp8 query.
+    """The number of parts of a head whose K and V have the query's dtype: 1 or 2; 1 for an fp8 query.
 
     2 for heads of 65 to 255 lanes that are a power of two and a smaller one of at least 16: 80, 96, 144, 160, 192.
     """
