@@ -93,11 +93,11 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
 def configs(of: Sequence[tuple[str, Mapping[str, Any]]], dsl: str) -> Columns:
     """Numbers of candidates: of a kernel's name and its Config as plain values. `long_` and `short_`: of the launches
     of long and of short queries, the same where a kernel has one launch for both. whole_heads: of logs older than
-    parts of heads."""
+    parts of heads: 2, or 1 where only prompts of some kernels had them."""
     rows = []
     for kernel, config in of:
         row: dict[str, float] = {"dsl": DSLS.index(dsl), "kernel": KERNELS.index(kernel)}
-        row["whole_heads"] = float(config.get("whole_heads", False))
+        row["whole_heads"] = float(config.get("whole_heads", 0))
         long = config.get("prefill", config)
         short = long if config.get("together") else config.get("decode", config)
         for prefix, part in (("long_", long), ("short_", short)):
@@ -124,16 +124,19 @@ def whole(b: Columns, c: Columns) -> Undivided:
     query = np.where(b["prompts"] > 0, 1.0, b["tokens"] / b["seqs"])
     of = {name: _both(c["long_" + name], c["short_" + name]) for name in NEUTRAL if name != "num_segments"}
     of["dense"] = _both(is_dense(c, "long_"), is_dense(c, "short_"))
-    of["parted"] = _both(_in_parts(b, c), np.array(False))
+    of["parted"] = _in_parts(b, c)
     seqs, keys = _both(b["prompts"], b["shorts"]), _both(b["keys_of_prompts"], b["keys_of_shorts"])
     return _undivided(b, of, seqs, _both(prompt, query), keys)
 
 
 def _in_parts(b: Columns, c: Columns) -> np.ndarray:
-    """Whether the launch of long queries multiplies a head in parts (spec.kernel.parts_of), without lanes of zeros."""
-    of_pages = (c["kernel"] == KERNELS.index("adjustable_tile")) & (b["cache_bytes"] > 1)
-    dense = c["kernel"] == KERNELS.index("unpaged")
-    return (b["parts"] > 1) & (c["whole_heads"] == 0) & (of_pages | dense)
+    """Whether the launches of long and of short queries multiply a head in parts (spec.kernel.parts_of), without lanes
+    of zeros: [2, ...]."""
+    segments, tiles, dense = (c["kernel"] == KERNELS.index(name) for name in KERNELS[1:4])
+    pages, older = (b["cache_bytes"] > 1) & (b["parts"] > 1), c["whole_heads"]
+    short = pages & (segments | tiles | dense) & (older == 0)
+    long = (older < 2) & np.where(dense, b["parts"] > 1, pages & tiles) | short & segments
+    return _both(long, short)
 
 
 def _prompt(b: Columns) -> np.ndarray:
@@ -217,7 +220,7 @@ def moved_us(b: Columns, c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray
     whole = c["kernel"] != 0
     parts = np.where(whole & (short > 1), short * shorts, 0.0)
     parts = parts + np.where(whole & (long > 1) & (b["prompts"] > 0), long * (b["tokens"] - b["shorts"]), 0.0)
-    lanes = np.where(_in_parts(b, c), 2 * b["head"], b["lanes"] + b["value_lanes"])
+    lanes = np.where(_in_parts(b, c)[0], 2 * b["head"], b["lanes"] + b["value_lanes"])
     copy = b["keys_of_prompts"] * b["kv_heads"] * lanes * (b["cache_bytes"] + b["bytes"])
     copy = np.where(c["kernel"] == KERNELS.index("unpaged"), copy, 0.0)
     return (b["all_keys"] * kv + io) / b["hbm"], part * parts / b["hbm"], copy / b["hbm"]

@@ -29,7 +29,7 @@ from compare.tune import learned, records
 CELLS, EIGHT_BITS = "cells.jsonl", "float8_e4m3fn"
 TIMER = "graph"  # others add what a launch costs on the host
 WINDOW, BITS = "sliding_window=", "scales=one"  # features that the columns tell (common/choice/columns.py)
-PARTED = "2026-11-29T04:46"  # since when prompts multiply heads of 80 and 96 in parts; before, as 128 lanes
+PARTED = "2026-11-29T04:46", "2026-11-30T14:20"  # since when prompts, then all queries, multiply heads in parts
 FALLBACK = "2idx"  # a gather that no candidate asks for any more; in older logs it takes 1.7 times as long
 REFUSED = ("shared_memory", "hopeless", "raced")  # count as slow; a config that spills was not timed and may be fast
 
@@ -37,7 +37,7 @@ REFUSED = ("shared_memory", "hopeless", "raced")  # count as slow; a config that
 @dataclass(frozen=True)
 class Point:
     """A candidate of a row. us: None where it was refused. rules: that `auto`'s rules of the day took it.
-    whole_heads: before PARTED."""
+    whole_heads: of PARTED the times that are later than the run."""
 
     dsl: str
     row: tuple[str, str, str]  # whose candidates took turns on it: a DSL, or all of a run; folder, label
@@ -49,7 +49,7 @@ class Point:
     config: Mapping[str, Any]
     us: float | None
     rules: bool
-    whole_heads: bool
+    whole_heads: int
 
     @property
     def launched(self) -> tuple[str, Mapping[str, Any]]:
@@ -108,7 +108,7 @@ def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
     kernels of both DSLs on a row are compared with each other. All such runs are one fold, because suites repeat rows.
     """
     said, times = manifest_of(folder), defaultdict(list)
-    gpu, older = resolve(said["gpu"]), said.get("started", "") < PARTED
+    gpu, whole_heads = resolve(said["gpu"]), _whole_heads(said)
     loaded = load(folder / CELLS)
     if loaded.note:
         print(f"{folder}: {loaded.note}", file=sys.stderr)
@@ -121,8 +121,12 @@ def _of_run(folder: Path, dsl: str) -> Iterator[Point]:
         shape, stats = _asked(info)
         kernel, config = _launched(kernel, json.loads(text), stats)
         yield Point(
-            dsl, ("all", str(folder), info.label), 0, shape, stats, gpu, kernel, config, median(us), False, older
+            dsl, ("all", str(folder), info.label), 0, shape, stats, gpu, kernel, config, median(us), False, whole_heads
         )
+
+
+def _whole_heads(manifest: Mapping[str, Any]) -> int:
+    return sum(manifest.get("started", "") < day for day in PARTED)
 
 
 def _is_told(info: WorkloadInfo) -> bool:
@@ -153,7 +157,7 @@ def _of_logs(folders: Sequence[Path], dsl: str) -> list[Point]:
     for folder in folders:
         said = manifest_of(folder)
         gpu, rows = resolve(said["gpu"]), {row.label: row for row in records.workloads(said)}
-        older = said.get("started", "") < PARTED
+        whole_heads = _whole_heads(said)
         told = {label: learned.asked(row)[1] for label, row in rows.items() if row.shape.value_size is None}
         final: dict[tuple[Any, ...], bool] = {}
         for line in records.read(folder / "candidates.jsonl"):
@@ -176,7 +180,7 @@ def _of_logs(folders: Sequence[Path], dsl: str) -> list[Point]:
             final[at] = second or final.get(at, False)
             shape = rows[line["row"]].shape
             row, of = (dsl, str(folder), line["row"]), (shape, told[line["row"]], gpu)
-            found[at] = Point(dsl, row, said.get("seed", -1), *of, kernel, config, us, chosen, older)
+            found[at] = Point(dsl, row, said.get("seed", -1), *of, kernel, config, us, chosen, whole_heads)
     return list(found.values())
 
 

@@ -62,15 +62,19 @@ def test_only_unpaged_copies_and_only_segments_leave_parts():
     assert one[1:] == (0, 0) and two[1] > 0 and two[2] > 0 and one[0] == two[0]
 
 
-@pytest.mark.parametrize("kernel", ["unpaged", "adjustable_tile"])
-def test_a_head_in_parts_has_no_lanes_of_zeros_unless_its_log_is_older(kernel):
+@pytest.mark.parametrize(("kernel", "launch", "since"), [
+    ("unpaged", 0, 1), ("adjustable_tile", 0, 1), ("parallel_softmax", 0, 0),
+    ("unpaged", 1, 0), ("adjustable_tile", 1, 0), ("parallel_softmax", 1, 0), ("q_block", 1, -1),
+])  # fmt: skip
+def test_a_head_in_parts_has_no_lanes_of_zeros_unless_its_log_is_older(kernel, launch, since):
     part = {"block_m": 64, "tile_size": 64}
-    config = {"prefill": part, "decode": part}
+    config = {"prefill": part, "decode": part} | part
     us = [
-        launches(PROMPT, kernel, AttentionShape(32, 8, size, 16), **config, whole_heads=older)[0].products_us[0]
-        for size, older in ((96, False), (96, True), (128, False), (128, True))
+        launches(MIXED, kernel, AttentionShape(32, 8, 96, 16), **config, whole_heads=older)[launch].products_us[0]
+        for older in (0, 1, 2)
     ]
-    assert us[0] == pytest.approx(us[1] * 96 / 128) and us[1] == us[2] == us[3]
+    whole = launches(MIXED, kernel, AttentionShape(32, 8, 128, 16), **config)[launch].products_us[0]
+    assert us == pytest.approx([whole * (96 / 128 if older <= since else 1) for older in (0, 1, 2)])
 
 
 def test_a_table_is_finite_for_any_candidate_and_wide_as_said():

@@ -41,8 +41,8 @@ def test_a_kernel_that_an_auto_took_is_that_kernel(tmp_path):
 def test_a_run_older_than_parts_of_heads_is_counted_as_its_code_was(tmp_path):
     row = Workload("p", PROMPT.lens, replace(PROMPT.shape, head_size=96))
     taken = cell(row, "triton/unpaged", 90.0, config=unpaged.DEFAULT)
-    folders = [run(tmp_path / day, taken, started=day) for day in ("2026-11-28", "2026-11-30")]
-    assert [point.launched[1]["whole_heads"] for point in points(folders, "triton")] == [True, False]
+    folders = [run(tmp_path / day, taken, started=day) for day in ("2026-11-28", "2026-11-30", "2026-12-01")]
+    assert [point.launched[1]["whole_heads"] for point in points(folders, "triton")] == [2, 1, 0]
 
 
 def test_decodes_beside_a_kernel_of_prompts_are_of_the_kernel_that_serves_them(tmp_path):
