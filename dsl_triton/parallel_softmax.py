@@ -152,10 +152,8 @@ def _segments_kernel(
                 store_lse(lse_ptr, lse_strides, row, head, live, m, l)
             else:
                 place = seq * LONGEST_QUERY + token if BY_SEQUENCE else row
-                partial = (acc_ptr, m_ptr, l_ptr)
-                store_partial_sums(
-                    partial, acc_strides, m_strides, segment, place, head, live, m, l, acc, VALUE_SIZE, PARTS
-                )
+                partial = (acc_ptr, m_ptr, l_ptr), acc_strides, m_strides
+                store_partial_sums(*partial, segment, place, head, live, m, l, acc, VALUE_SIZE, PARTS)
 
 
 def workspace(
