@@ -27,6 +27,7 @@ from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     block_m_of,
     constant_axis,
+    fewest_rows,
     fits,
     held,
     kernel,
@@ -34,7 +35,6 @@ from dsl_helion.binding import (
     loop_order,
     operands,
     run,
-    smallest_block_m,
 )
 from dsl_helion.features import bundle, row_operands
 from dsl_helion.head_parts import attend_parts, in_parts, init_parts, load_query, store_parts
@@ -112,7 +112,6 @@ def _long_queries_kernel(
     block_size: hl.constexpr,
     number: hl.constexpr,
     gather: hl.constexpr,
-    min_block_m: hl.constexpr,
     parts: hl.constexpr,
     longest_short: hl.constexpr,
 ) -> None:
@@ -126,7 +125,7 @@ def _long_queries_kernel(
     hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     hl.specialize((query_rest.size(2), key_rest.size(-1), value_rest.size(-1), out_rest.size(2)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
-    block_m = hl.register_block_size(min_block_m, 256)
+    block_m = hl.register_block_size(fewest_rows(queries_per_kv), 256)
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     q_blocks = query.size(0) // block_q + num_seqs
@@ -206,6 +205,6 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
     args = (
         query, key_cache, value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *rest,
         batch.softmax_scale, bundle(features, config, shape.head_size, block_m),
-        shape.num_kv_heads, shape.block_size, number, gather, smallest_block_m(shape), parts, SHORT_QUERY,
+        shape.num_kv_heads, shape.block_size, number, gather, parts, SHORT_QUERY,
     )  # fmt: skip
     run(_long_queries, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 2)])

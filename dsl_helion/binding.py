@@ -193,7 +193,12 @@ def kernel(function: Any, *counts: str) -> helion.Kernel:
 
 def smallest_block_m(shape: AttentionShape) -> int:
     """Fewest rows of a Q Block: one token under all query heads of a KV head, and 16 for a matrix product."""
-    return max(16, helion.next_power_of_2(shape.queries_per_kv))
+    return fewest_rows(shape.queries_per_kv)
+
+
+def fewest_rows(queries_per_kv: int) -> int:
+    """smallest_block_m, as a kernel asks while Helion traces it."""
+    return max(16, helion.next_power_of_2(queries_per_kv))
 
 
 def block_m_of(config: Any, shape: AttentionShape) -> int:

@@ -12,7 +12,7 @@ import torch
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import partials
 from dsl_helion.arithmetic import div, int32
-from dsl_helion.binding import block_m_of, constant_axis, gather_form, kernel, operands, run, smallest_block_m
+from dsl_helion.binding import block_m_of, constant_axis, fewest_rows, gather_form, kernel, operands, run
 from dsl_helion.copy_pages import SEQUENCES, region_tiles
 from dsl_helion.features import bundle, finished, narrow, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
@@ -48,7 +48,6 @@ def _paged_queries_kernel(
     block_size: hl.constexpr,
     page_rows: int,
     gather: hl.constexpr,
-    min_block_m: hl.constexpr,
     short: hl.constexpr,
     sequences: hl.constexpr,
     context: hl.constexpr,
@@ -64,7 +63,7 @@ def _paged_queries_kernel(
     axis = constant_axis(num_kv_heads, gather)
     hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
-    block_m = hl.register_block_size(min_block_m, 256)
+    block_m = hl.register_block_size(fewest_rows(queries_per_kv), 256)
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     for program in hl.grid(programs):
@@ -148,6 +147,6 @@ def attend_paged_queries(batch, features, out, config, workspace, lse, segments,
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *parts,
         tiles, batch.softmax_scale, bundle(features, config, shape.head_size), shape.num_kv_heads, shape.block_size,
-        page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, context, programs, segments,
+        page_rows, gather, SHORT_QUERY, SEQUENCES, context, programs, segments,
     )  # fmt: skip
     run(_paged_queries, config, args, block_sizes=[block_m, config.tile_size])

@@ -28,6 +28,7 @@ from dsl_helion.binding import (
     Gather,
     block_m_of,
     constant_axis,
+    fewest_rows,
     fits,
     gather_form,
     held,
@@ -36,7 +37,6 @@ from dsl_helion.binding import (
     loop_order,
     operands,
     run,
-    smallest_block_m,
 )
 from dsl_helion.features import bundle, finished, narrow, row_operands
 from dsl_helion.head_parts import attend_parts, in_parts, init_sums, load_query, store_partial_sums, store_sums
@@ -113,7 +113,6 @@ def _segments_kernel(
     block_size: hl.constexpr,
     page_rows: int,
     gather: hl.constexpr,
-    min_block_m: hl.constexpr,
     parts: hl.constexpr,
     block_q: hl.constexpr,
     num_segments: int,
@@ -132,7 +131,7 @@ def _segments_kernel(
     hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     hl.specialize((query_rest.size(2), key_rest.size(-1), value_rest.size(-1)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
-    block_m = hl.register_block_size(min_block_m, 256)
+    block_m = hl.register_block_size(fewest_rows(queries_per_kv), 256)
     tile_size = hl.register_block_size(16, 256)
     few_rows = block_q * queries_per_kv <= 16
     per_sequence = (longest_query + block_q - 1) // block_q
@@ -232,7 +231,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         query, key_cache, value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, *partials(workspace), *rest, batch.softmax_scale,
         bundle(features, config, shape.head_size, block_m), shape.num_kv_heads, shape.block_size, page_rows, gather,
-        smallest_block_m(shape), parts, block_q, config.num_segments, longest_query, by_sequence,
+        parts, block_q, config.num_segments, longest_query, by_sequence,
     )  # fmt: skip
     run(_segments, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 3)])
     if config.num_segments > 1:

@@ -20,6 +20,7 @@ from dsl_helion.binding import (
     Gather,
     block_m_of,
     constant_axis,
+    fewest_rows,
     fits,
     gather_form,
     kernel,
@@ -27,7 +28,6 @@ from dsl_helion.binding import (
     loop_order,
     operands,
     run,
-    smallest_block_m,
 )
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import join_loops, kv_tile_range
@@ -98,7 +98,6 @@ def _q_block_kernel(
     block_size: hl.constexpr,
     page_rows: int,
     gather: hl.constexpr,
-    min_block_m: hl.constexpr,
     rows: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
@@ -110,7 +109,7 @@ def _q_block_kernel(
     axis = constant_axis(num_kv_heads, gather, rows)
     hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
-    block_m = hl.register_block_size(min_block_m, 256)
+    block_m = hl.register_block_size(fewest_rows(queries_per_kv), 256)
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     q_blocks = query.size(0) // block_q + num_seqs
@@ -178,6 +177,6 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, batch.softmax_scale, bundle(features, config, shape.head_size, block_m),
-        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), block_m,
+        shape.num_kv_heads, shape.block_size, page_rows, gather, block_m,
     )  # fmt: skip
     run(_q_block, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[loop_order(config, 2)])

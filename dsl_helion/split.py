@@ -21,6 +21,7 @@ from dsl_helion.binding import (
     Gather,
     block_m_of,
     constant_axis,
+    fewest_rows,
     fits,
     gather_form,
     kernel,
@@ -115,7 +116,6 @@ def _prefill_kernel(
     page_rows: int,
     gather: hl.constexpr,
     x: hl.constexpr,
-    min_block_m: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
     lanes = hl.specialize((query.size(2), out.size(2)))  # head size, value size
@@ -125,7 +125,7 @@ def _prefill_kernel(
     axis = constant_axis(num_kv_heads, gather)
     hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
-    block_m = hl.register_block_size(min_block_m, 256)
+    block_m = hl.register_block_size(fewest_rows(queries_per_kv), 256)
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     q_blocks = query.size(0) // block_q + num_seqs
@@ -297,9 +297,10 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
 
 def _launch_decode(batch, features, out, config, lse) -> None:
     tensors, forms = _operands(batch, config)
+    block_m = smallest_block_m(batch.shape)
     args = (
         *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale,
-        bundle(features, config, batch.shape.head_size, forms[-1]), *forms,
+        bundle(features, config, batch.shape.head_size, block_m), *forms, block_m,
     )  # fmt: skip
     run(_decode, config, args, block_sizes=[config.tile_size], loop_orders=[loop_order(config, 2)])
 
@@ -309,4 +310,4 @@ def _operands(batch: PagedBatch, config: Prefill | Decode) -> tuple[tuple, tuple
     shape, x = batch.shape, packed_lanes(batch)
     gather, rows = ("2idx", 0) if x is not None else gather_form(config.gather, batch, config.tile_size)
     tensors = packed_operands(batch) if x is not None else operands(batch, gather, rows)
-    return tensors, (shape.num_kv_heads, shape.block_size, rows, gather, x, smallest_block_m(shape))
+    return tensors, (shape.num_kv_heads, shape.block_size, rows, gather, x)

@@ -40,6 +40,7 @@ from dsl_helion.binding import (
     Gather,
     block_m_of,
     constant_axis,
+    fewest_rows,
     fits,
     gather_form,
     held,
@@ -249,7 +250,6 @@ def _attend_items_kernel(
     block_size: hl.constexpr,
     page_rows: int,
     gather: hl.constexpr,
-    min_block_m: hl.constexpr,
     rows: hl.constexpr,
     parts: hl.constexpr,
     which: hl.constexpr,
@@ -266,7 +266,7 @@ def _attend_items_kernel(
     hl.specialize((key_cache.stride(axis), value_cache.stride(axis)))
     hl.specialize((query_rest.size(2), key_rest.size(-1), value_rest.size(-1)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
-    block_m = hl.register_block_size(min_block_m, 256)
+    block_m = hl.register_block_size(fewest_rows(queries_per_kv), 256)
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     for program in hl.grid(programs):
@@ -342,7 +342,6 @@ def _attend_copied_kernel(
     softmax_scale: float,
     f: dict,
     num_kv_heads: hl.constexpr,
-    min_block_m: hl.constexpr,
     first_part: hl.constexpr,
     parts: hl.constexpr,
     which: hl.constexpr,
@@ -353,7 +352,7 @@ def _attend_copied_kernel(
     value_size = hl.specialize(out.size(2))
     hl.specialize((keys.size(-1), values.size(-1)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
-    block_m = hl.register_block_size(min_block_m, 256)
+    block_m = hl.register_block_size(fewest_rows(queries_per_kv), 256)
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     for program in hl.grid(programs):
@@ -420,7 +419,7 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     args = (
         query, key_cache, value_cache, batch.block_table, out, lse, workspace.plan, workspace.counters, workspace.acc,
         workspace.m, workspace.l, *rest, batch.softmax_scale, bundle(features, alone, shape.head_size, rows),
-        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), rows, parts,
+        shape.num_kv_heads, shape.block_size, page_rows, gather, rows, parts,
         LISTS.index(name), min(programs, cut.most_places(batch)),
     )  # fmt: skip
     how = replace(config, num_warps=warps, num_stages=part.num_stages or config.num_stages)
@@ -438,7 +437,7 @@ def _attend_copied(batch, features, out, config, workspace, lse, cut) -> None:
     args = (
         loadable(batch.query), keys, values, *scales, out, lse, workspace.plan, workspace.counters, workspace.acc,
         workspace.m, workspace.l, tiles, batch.softmax_scale, bundle(features, how, shape.head_size),
-        shape.num_kv_heads, smallest_block_m(shape), first_lanes(shape, batch.device), parts_of(shape),
+        shape.num_kv_heads, first_lanes(shape, batch.device), parts_of(shape),
         LISTS.index("copied"), min(how.programs, cut.most_places(batch)),
     )  # fmt: skip
     run(_copied_items, how, args, block_sizes=[block_m_of(how, shape), how.tile_size], descriptors=True)

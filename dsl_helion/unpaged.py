@@ -34,6 +34,7 @@ from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
     block_m_of,
+    fewest_rows,
     held,
     kernel,
     launches,
@@ -119,7 +120,6 @@ def _unpaged_kernel(
     softmax_scale: float,
     f: dict,
     num_kv_heads: hl.constexpr,
-    min_block_m: hl.constexpr,
     short: hl.constexpr,
     sequences: hl.constexpr,
     new: hl.constexpr,
@@ -135,7 +135,7 @@ def _unpaged_kernel(
     heads = -2 if new else -1  # rows of scratch are no constant: each of a plan's sizes would be traced
     hl.specialize((keys.size(heads), values.size(heads)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
-    block_m = hl.register_block_size(min_block_m, 256)
+    block_m = hl.register_block_size(fewest_rows(queries_per_kv), 256)
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     q_blocks = query.size(0) // block_q + num_seqs
@@ -272,7 +272,7 @@ def _attend(batch, features, out, config, workspace, lse, segments, sources, til
     ((source, (keys, values)),) = sources.items()
     args = (
         loadable(batch.query), keys, values, *scales, batch.query_start_loc, batch.seq_lens, out, lse, *sums, tiles,
-        batch.softmax_scale, bundle(features, config, shape.head_size), shape.num_kv_heads, smallest_block_m(shape),
+        batch.softmax_scale, bundle(features, config, shape.head_size), shape.num_kv_heads,
         SHORT_QUERY, SEQUENCES, source == "new", first_lanes(shape, batch.device),
         parts_of(shape), segments,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from common.spec.kernel import SEAMS, Capacity, Precision, count_parts, launches
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton import parallel_softmax
-from dsl_triton.binding import block_m_of, cache_strides, fits, strides
+from dsl_triton.binding import as_tensor, block_m_of, cache_strides, fits
 from dsl_triton.features import bundle, row_operands
 from dsl_triton.head_parts import attend_parts, init_parts, load_query, store_parts
 from dsl_triton.masks import kv_tile_range
@@ -81,22 +81,25 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 @triton.jit(do_not_specialize=["num_seqs"])  # do not recompile for num_seqs == 1
 def _long_queries_kernel(
-    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    query,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
-    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    block_table,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
     softmax_scale,
     f,
-    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
+    key_strides, value_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr,
-    PARTS: tl.constexpr, LONGEST_SHORT: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, FORM: tl.constexpr, LONGEST_SHORT: tl.constexpr,
 ):  # fmt: skip
+    BLOCK_M: tl.constexpr = FORM[0]
+    TILE_SIZE: tl.constexpr = FORM[1]
+    RUN: tl.constexpr = FORM[2]
+    PARTS: tl.constexpr = FORM[3]
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
     kv_head, q_block_idx = head_and_block(f, NUM_KV_HEADS, LAST_FIRST=True)
@@ -110,12 +113,12 @@ def _long_queries_kernel(
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
         row = query_start + token
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
-        q, r = load_query(query_ptr, query_strides, row, head, live, r, key_cache_ptr, HEAD_SIZE, PARTS)
+        q, r = load_query(query.ptr, query.strides, row, head, live, r, key_cache_ptr, HEAD_SIZE, PARTS)
         m, l, acc = init_parts(f, head, live, 0, q, VALUE_SIZE, PARTS)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
-        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        table_ptr = block_table.ptr + seq.to(tl.int64) * block_table.strides[0]
         m, l, acc = attend_range(
             attend_parts, lo, full_lo, full_hi, hi, q, m, l, acc, (
                 query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
@@ -123,8 +126,8 @@ def _long_queries_kernel(
                 HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, PARTS,
             ), TILE_SIZE,
         )  # fmt: skip
-        store_parts(out_ptr, out_strides, row, head, live, acc, l, value_cache_ptr, kv_head, f, r, VALUE_SIZE, PARTS)
-        store_lse(lse_ptr, lse_strides, row, head, live, m, l)
+        store_parts(out.ptr, out.strides, row, head, live, acc, l, value_cache_ptr, kv_head, f, r, VALUE_SIZE, PARTS)
+        store_lse(lse.ptr, lse.strides, row, head, live, m, l)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> SegmentScratch | None:
@@ -148,13 +151,11 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
     q_blocks = batch.num_q_blocks(block_m)
     run = run_length(config.gather, batch, config.tile_size)
     _long_queries_kernel[(shape.num_kv_heads * q_blocks,)](
-        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.num_seqs, batch.softmax_scale, bundle(features, config),
-        batch.query.stride(), *cache_strides(batch, run), batch.block_table.stride(),
-        out.stride(), strides(lse),
+        as_tensor(batch.query), batch.key_cache, batch.value_cache, as_tensor(batch.block_table),
+        batch.query_start_loc, batch.seq_lens, as_tensor(out), as_tensor(lse), batch.num_seqs, batch.softmax_scale,
+        bundle(features, config), *cache_strides(batch, run),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        RUN=run, PARTS=count_parts(batch, features),
-        LONGEST_SHORT=SHORT_QUERY,
+        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size,
+        FORM=(block_m, config.tile_size, run, count_parts(batch, features)), LONGEST_SHORT=SHORT_QUERY,
         num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Which Configs fit a shape and a GPU, and which dtypes and lanes a kernel's operands have."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -9,6 +9,7 @@ import triton.language as tl
 
 from common.choice.legal import fits_one
 from common.spec import AttentionShape, PagedBatch
+from common.spec.workspaces import SegmentScratch, partials
 
 
 @triton.constexpr_function
@@ -85,6 +86,34 @@ def block_m_of(config: Any, shape: AttentionShape) -> int:
 
 
 fits = fits_one  # Helion's also asks whether the gather form applies
+
+
+class Tensor(NamedTuple):
+    """A tensor as a kernel takes it: its pointer and its strides, in elements; None twice where there is none."""
+
+    ptr: Any
+    strides: Any
+
+
+def as_tensor(tensor: torch.Tensor | None) -> Tensor:
+    """A tensor, or None, as a kernel's argument."""
+    return Tensor(tensor, strides(tensor))
+
+
+class Partial(NamedTuple):
+    """What segments leave, as a kernel takes it: f32 acc [num_segments, rows, num_query_heads, VALUE_SIZE], m and l
+    [num_segments, rows, num_query_heads]; strides in elements, l's are m's."""
+
+    acc: Any
+    m: Any
+    l: Any
+    acc_strides: Any
+    m_strides: Any
+
+
+def as_partial(workspace: SegmentScratch | None) -> Partial | None:
+    """The scratch of segments, or None, as a kernel's argument."""
+    return None if workspace is None else Partial(*partials(workspace), workspace.acc.stride(), workspace.m.stride())
 
 
 def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:

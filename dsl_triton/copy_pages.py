@@ -11,7 +11,7 @@ import triton.language as tl
 from common.spec import AttentionShape
 from common.spec.kernel import parts_of
 from common.spec.metadata import SHORT_QUERY
-from dsl_triton.binding import padded
+from dsl_triton.binding import as_tensor, padded
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, not_before
 from dsl_triton.primitives import find_slots, load_kv_tile, load_token_scales
@@ -82,7 +82,7 @@ def copy_scales(to_ptr, scales_ptr, strides, page, slot, kv_head, wanted, row):
 def _copy_kernel(
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
-    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    block_table,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     key_ptr,  # [num_kv_heads, TILES * TILE_SIZE, KEY_LANES]
@@ -94,7 +94,7 @@ def _copy_kernel(
     num_tokens,  # limits of region_tiles
     max_keys,
     f,
-    key_strides, value_strides, block_table_strides,
+    key_strides, value_strides,
     NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     KEY_LANES: tl.constexpr, VALUE_LANES: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -111,7 +111,7 @@ def _copy_kernel(
         key_pos = (lo + at - begin) * TILE_SIZE + tl.arange(0, TILE_SIZE)
         end_key = tl.load(seq_lens_ptr + seq)
         wanted = not_before(first_key, key_pos, key_pos < end_key, f)
-        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        table_ptr = block_table.ptr + seq.to(tl.int64) * block_table.strides[0]
         page, slot = find_slots(table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE, True)
         k = load_kv_tile(
             key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, key_ptr.dtype.element_ty, True
@@ -144,9 +144,9 @@ def copy_pages(batch, features, key, value, scales, tiles, config, limits=(UNLIM
     """
     shape = batch.shape
     _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](
-        batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        batch.key_cache, batch.value_cache, as_tensor(batch.block_table), batch.query_start_loc, batch.seq_lens,
         key, value, *scales, batch.num_seqs, tiles, *limits, bundle(features, config),
-        batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        batch.key_cache.stride(), batch.value_cache.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
         BLOCK_SIZE=shape.block_size, KEY_LANES=key.shape[1], VALUE_LANES=value.shape[1], TILE_SIZE=config.tile_size,
         SHORT=SHORT_QUERY, OVERLAP=config.overlap, num_warps=4,

@@ -178,11 +178,11 @@ def store_sums(
 
 @triton.jit
 def store_partial_sums(
-    partial, acc_strides, m_strides, segment, row, head, live, m, l, acc, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr
+    partial, segment, row, head, live, m, l, acc, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr
 ):  # fmt: skip
     """store_partial of sums in parts, narrowed."""
     FIRST: tl.constexpr = VALUE_SIZE if PARTS == 1 else first_part(VALUE_SIZE)
-    store_partial(partial, acc_strides, m_strides, segment, row, head, live, m, l, acc[0], FIRST)
+    store_partial(partial, segment, row, head, live, m, l, acc[0], FIRST)
     if PARTS == 2:
-        rest = partial[0] + FIRST + segment.to(tl.int64) * acc_strides[0]
-        store_rows(rest, acc_strides[1:], row, head, live, acc[1], VALUE_SIZE - FIRST)
+        rest = partial.acc + FIRST + segment.to(tl.int64) * partial.acc_strides[0]
+        store_rows(rest, partial.acc_strides[1:], row, head, live, acc[1], VALUE_SIZE - FIRST)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from common.spec.step_plan import Cut, PlannedScratch
-from dsl_triton.binding import padded, strides
+from dsl_triton.binding import as_tensor, padded
 from dsl_triton.features import bundle
 from dsl_triton.primitives import normalise, store_lse, store_rows
 from dsl_triton.step_plan import FIRST_ITEM, MERGES, SIZE, item_at
@@ -20,10 +20,9 @@ def _merge_parts_kernel(
     l_ptr,  # f32 [rows, NUM_KV_HEADS]
     plan_ptr,  # i32 [items, SIZE]
     counters_ptr,  # i32 [COUNTERS]
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
     f,
-    out_strides, lse_strides,
     helpers,  # programs of a Q Block under a KV head
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, SHORT_Q: tl.constexpr,
     LONG_Q: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, OVERLAP: tl.constexpr,
@@ -65,8 +64,8 @@ def _merge_parts_kernel(
                     x = x * tl.expand_dims(alpha, 1) + tl.sum(acc * tl.expand_dims(weight, 2), 0)
                     top = new
                 token, head = query_row + row // QUERIES_PER_KV, kv_head * QUERIES_PER_KV + row % QUERIES_PER_KV
-                store_rows(out_ptr, out_strides, token, head, live, normalise(x, sums, kv_head, f), VALUE_SIZE)
-                store_lse(lse_ptr, lse_strides, token, head, live, top, sums)
+                store_rows(out.ptr, out.strides, token, head, live, normalise(x, sums, kv_head, f), VALUE_SIZE)
+                store_lse(lse.ptr, lse.strides, token, head, live, top, sums)
         place += tl.num_programs(0) // helpers
         item = tl.load(plan_ptr + place // NUM_KV_HEADS * SIZE + FIRST_ITEM, mask=place < total, other=-1)
         _, fields = item_at(plan_ptr + tl.maximum(item, 0) * SIZE)
@@ -80,8 +79,8 @@ def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse, 
     shape = batch.shape
     parts, rows, helpers, blocks, warps = cut.merge_form(batch)
     _merge_parts_kernel[(blocks * helpers,)](
-        workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, out, lse, bundle(features),
-        out.stride(), strides(lse), helpers, NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv,
+        workspace.acc, workspace.m, workspace.l, workspace.plan, workspace.counters, as_tensor(out), as_tensor(lse),
+        bundle(features), helpers, NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv,
         VALUE_SIZE=shape.value_lanes, SHORT_Q=cut.short[0], LONG_Q=cut.long[0], PARTS=parts, ROWS=rows,
         OVERLAP=overlap, num_warps=warps, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

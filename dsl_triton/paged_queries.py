@@ -10,8 +10,7 @@ import triton
 import triton.language as tl
 
 from common.spec.metadata import SHORT_QUERY
-from common.spec.workspaces import partials
-from dsl_triton.binding import block_m_of, cache_strides, strides
+from dsl_triton.binding import as_partial, as_tensor, block_m_of, cache_strides
 from dsl_triton.copy_pages import SEQUENCES, region_tiles
 from dsl_triton.features import bundle, finished, narrow, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
@@ -30,21 +29,21 @@ from dsl_triton.primitives import (
 
 @triton.jit(do_not_specialize=["num_seqs", "tiles", "num_segments"])  # do not recompile for another batch or scratch
 def _paged_queries_kernel(
-    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    query,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
-    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    block_table,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    partial,  # None or acc, m and l of segments, as unpaged.py has them
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
+    partial,  # binding.Partial; None with one segment
     num_seqs,
     tiles,
     num_segments,
     softmax_scale,
     f,
-    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
+    key_strides, value_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr,
     CONTEXT: tl.constexpr,
@@ -86,7 +85,7 @@ def _paged_queries_kernel(
         if mine:
             token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
             place = query_start + token
-            q = load_rows(query_ptr, query_strides, place, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+            q = load_rows(query.ptr, query.strides, place, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
             query_pos = context_len + token
             last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
@@ -95,7 +94,7 @@ def _paged_queries_kernel(
                 seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
             )
             start, _, _, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, segments)
-            table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+            table_ptr = block_table.ptr + seq.to(tl.int64) * block_table.strides[0]
             for j in range(start, stop):
                 m, l, acc = attend_tile(
                     j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
@@ -105,24 +104,22 @@ def _paged_queries_kernel(
             acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
             if partial is None or used <= 1:
                 if segment == 0:
-                    store_rows(out_ptr, out_strides, place, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
-                    store_lse(lse_ptr, lse_strides, place, head, live, m, l)
+                    store_rows(out.ptr, out.strides, place, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
+                    store_lse(lse.ptr, lse.strides, place, head, live, m, l)
             else:
-                store_partial(partial, acc_strides, m_strides, segment, place, head, live, m, l, acc, VALUE_SIZE)
+                store_partial(partial, segment, place, head, live, m, l, acc, VALUE_SIZE)
 
 
 def attend_paged_queries(batch, features, out, config, workspace, lse, segments, tiles, context) -> None:
     """One launch for the long queries that have a context (`context`), or whose region ends beyond `tiles` tiles."""
     shape = batch.shape
     block_m = block_m_of(config, shape)
-    parts = partials(workspace.parts if segments > 1 else None)
     programs = min(shape.num_kv_heads * batch.num_q_blocks(block_m) * segments, max(config.copy_programs // 4, 1))
     _paged_queries_kernel[(programs,)](
-        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, parts if segments > 1 else None, batch.num_seqs, tiles, segments, batch.softmax_scale,
-        bundle(features, config),
-        batch.query.stride(), *cache_strides(batch), batch.block_table.stride(),
-        out.stride(), strides(lse), *map(strides, parts[:2]),
+        as_tensor(batch.query), batch.key_cache, batch.value_cache, as_tensor(batch.block_table),
+        batch.query_start_loc, batch.seq_lens, as_tensor(out), as_tensor(lse),
+        as_partial(workspace.parts if segments > 1 else None), batch.num_seqs, tiles, segments, batch.softmax_scale,
+        bundle(features, config), *cache_strides(batch),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         SHORT=SHORT_QUERY, CONTEXT=context,

@@ -23,7 +23,7 @@ from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, count_parts, launches
 from common.spec.metadata import ANY_QUERY, cdiv, power_of_two
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
-from dsl_triton.binding import block_m_of, cache_strides, fits, strides
+from dsl_triton.binding import as_partial, as_tensor, block_m_of, cache_strides, fits
 from dsl_triton.features import bundle, row_operands
 from dsl_triton.head_parts import attend_parts, finished_parts, init_parts, load_query, store_partial_sums, store_sums
 from dsl_triton.masks import join_loops, kv_tile_range, segment_range
@@ -83,29 +83,31 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 @triton.jit(do_not_specialize=["num_seqs", "num_segments"])  # do not recompile for another batch or segment count
 def _segments_kernel(
-    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    query,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
-    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    block_table,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    acc_ptr,  # f32 [num_segments, rows, num_query_heads, VALUE_SIZE]
-    m_ptr,  # f32 [num_segments, rows, num_query_heads]
-    l_ptr,  # f32 [num_segments, rows, num_query_heads]
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
+    partial,  # binding.Partial; None with one segment
     num_seqs,
     num_segments,
     softmax_scale,
     f,
-    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
+    key_strides, value_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr,
-    PARTS: tl.constexpr, OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr,
+    BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
+    BLOCK_M: tl.constexpr = FORM[0]
+    TILE_SIZE: tl.constexpr = FORM[1]
+    RUN: tl.constexpr = FORM[2]
+    PARTS: tl.constexpr = FORM[3]
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     kv_head, block = head_and_block(f, NUM_KV_HEADS)
-    segments = 1 if acc_ptr is None else num_segments
+    segments = 1 if partial is None else num_segments
     segment = block % segments
     q_block_idx = block // segments
     if OVERLAP:
@@ -136,9 +138,9 @@ def _segments_kernel(
             query_pos = context_len + token
             row = query_start + token
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
-            q, r = load_query(query_ptr, query_strides, row, head, live, r, key_cache_ptr, HEAD_SIZE, PARTS)
+            q, r = load_query(query.ptr, query.strides, row, head, live, r, key_cache_ptr, HEAD_SIZE, PARTS)
             m, l, acc = init_parts(f, head, live, segment, q, VALUE_SIZE, PARTS)
-            table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+            table_ptr = block_table.ptr + seq.to(tl.int64) * block_table.strides[0]
             m, l, acc = attend_range(
                 attend_parts, start, full_start, full_stop, stop, q, m, l, acc, (
                     query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
@@ -147,13 +149,12 @@ def _segments_kernel(
                 ), TILE_SIZE,
             )  # fmt: skip
             acc = finished_parts(acc, value_cache_ptr, f, r, VALUE_SIZE, PARTS)
-            if acc_ptr is None or used <= 1:
-                store_sums(out_ptr, out_strides, row, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
-                store_lse(lse_ptr, lse_strides, row, head, live, m, l)
+            if partial is None or used <= 1:
+                store_sums(out.ptr, out.strides, row, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
+                store_lse(lse.ptr, lse.strides, row, head, live, m, l)
             else:
                 place = seq * LONGEST_QUERY + token if BY_SEQUENCE else row
-                partial = (acc_ptr, m_ptr, l_ptr), acc_strides, m_strides
-                store_partial_sums(*partial, segment, place, head, live, m, l, acc, VALUE_SIZE, PARTS)
+                store_partial_sums(partial, segment, place, head, live, m, l, acc, VALUE_SIZE, PARTS)
 
 
 def workspace(
@@ -181,15 +182,13 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         q_blocks = batch.num_seqs * cdiv(longest_query, block_q)
     run = run_length(config.gather, batch, config.tile_size)
     _segments_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
-        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, *partials(workspace), batch.num_seqs, config.num_segments, batch.softmax_scale,
-        bundle(features, config),
-        batch.query.stride(), *cache_strides(batch, run), batch.block_table.stride(),
-        out.stride(), strides(lse), *map(strides, partials(workspace)[:2]),
+        as_tensor(batch.query), batch.key_cache, batch.value_cache, as_tensor(batch.block_table),
+        batch.query_start_loc, batch.seq_lens, as_tensor(out), as_tensor(lse), as_partial(workspace), batch.num_seqs,
+        config.num_segments, batch.softmax_scale, bundle(features, config), *cache_strides(batch, run),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        RUN=run, PARTS=count_parts(batch, features), OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
-        BY_SEQUENCE=by_sequence,
+        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size,
+        FORM=(block_m, config.tile_size, run, count_parts(batch, features)), OVERLAP=config.overlap,
+        LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
         num_warps=config.num_warps, num_stages=config.num_stages,
         **({"maxnreg": config.registers} if config.registers else {}), **config.options(),
     )  # fmt: skip

@@ -147,15 +147,15 @@ def store_lse(ptr, strides, row, head, live, m, l):
 
 @triton.jit
 def store_partial(
-    partial, acc_strides, m_strides, segment, row, head, live, m, l, acc, VALUE_SIZE: tl.constexpr
+    partial, segment, row, head, live, m, l, acc, VALUE_SIZE: tl.constexpr
 ):  # fmt: skip
-    """What one segment found, into (acc [segments, rows, heads, VALUE_SIZE], m, l)."""
-    to_acc, to_m, to_l = partial
+    """What one segment found, into a binding.Partial."""
     part = segment.to(tl.int64)
-    store_rows(to_acc + part * acc_strides[0], acc_strides[1:], row, head, live, acc, VALUE_SIZE)
-    at = part * m_strides[0] + row.to(tl.int64) * m_strides[1] + head
-    tl.store(to_m + at, m, mask=live)
-    tl.store(to_l + at, l, mask=live)
+    to = partial.acc + part * partial.acc_strides[0]
+    store_rows(to, partial.acc_strides[1:], row, head, live, acc, VALUE_SIZE)
+    at = part * partial.m_strides[0] + row.to(tl.int64) * partial.m_strides[1] + head
+    tl.store(partial.m + at, m, mask=live)
+    tl.store(partial.l + at, l, mask=live)
 
 
 @triton.jit

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
-from dsl_triton.binding import block_m_of, cache_strides, fits, strides
+from dsl_triton.binding import as_tensor, block_m_of, cache_strides, fits
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
@@ -58,18 +58,18 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 @triton.jit(do_not_specialize=["num_seqs"])  # do not recompile for num_seqs == 1
 def _q_block_kernel(
-    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    query,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
-    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    block_table,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
     softmax_scale,
     f,
-    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
+    key_strides, value_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -84,7 +84,7 @@ def _q_block_kernel(
         token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
         query_pos = context_len + token
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
-        q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+        q = load_rows(query.ptr, query.strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
         q, r = query_operand(q, r, key_cache_ptr)
         m, l, acc = softmax_init(f, head, live, 0, q, VALUE_SIZE)
@@ -92,7 +92,7 @@ def _q_block_kernel(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
         full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache_ptr, f, BLOCK_M)
-        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        table_ptr = block_table.ptr + seq.to(tl.int64) * block_table.strides[0]
         m, l, acc = attend_range(
             attend_tile, lo, full_lo, full_hi, hi, q, m, l, acc, (
                 query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
@@ -101,8 +101,8 @@ def _q_block_kernel(
             ), TILE_SIZE,
         )  # fmt: skip
         acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
-        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
-        store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
+        store_rows(out.ptr, out.strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
+        store_lse(lse.ptr, lse.strides, query_start + token, head, live, m, l)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
@@ -116,10 +116,9 @@ def launch(batch, features, out, config, workspace, lse) -> None:
     block_m = block_m_of(config, shape)
     q_blocks = batch.num_q_blocks(block_m)
     _q_block_kernel[(shape.num_kv_heads * q_blocks,)](
-        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.num_seqs, batch.softmax_scale, bundle(features, config),
-        batch.query.stride(), *cache_strides(batch), batch.block_table.stride(),
-        out.stride(), strides(lse),
+        as_tensor(batch.query), batch.key_cache, batch.value_cache, as_tensor(batch.block_table),
+        batch.query_start_loc, batch.seq_lens, as_tensor(out), as_tensor(lse), batch.num_seqs, batch.softmax_scale,
+        bundle(features, config), *cache_strides(batch),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),

@@ -8,8 +8,7 @@ import triton
 import triton.language as tl
 
 from common.gpus import warp_size
-from common.spec.workspaces import partials
-from dsl_triton.binding import padded, strides
+from dsl_triton.binding import as_partial, as_tensor, padded
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import cut, locate_q_block, rescale, store_lse
@@ -17,45 +16,42 @@ from dsl_triton.primitives import cut, locate_q_block, rescale, store_lse
 
 @triton.jit
 def merge_row(
-    place, row, kv_head, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, f, acc_strides, m_strides, out_strides,
-    lse_strides, VALUE_SIZE: tl.constexpr, SLOTS: tl.constexpr,
+    place, row, kv_head, head, used, partial, out, lse, f, VALUE_SIZE: tl.constexpr, SLOTS: tl.constexpr
 ):  # fmt: skip
     """Write out (and lse) at `row`: what the first `used` segments left at `place`."""
     part = tl.arange(0, SLOTS)
     live = part < used
-    stat = part.to(tl.int64) * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
-    m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))  # [SLOTS]
-    l = tl.load(l_ptr + stat, mask=live, other=0.0)
+    stat = part.to(tl.int64) * partial.m_strides[0] + place.to(tl.int64) * partial.m_strides[1] + head
+    m = tl.load(partial.m + stat, mask=live, other=float("-inf"))  # [SLOTS]
+    l = tl.load(partial.l + stat, mask=live, other=0.0)
     top = tl.max(m, 0)
     weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
     lane = tl.arange(0, padded(VALUE_SIZE))
-    offset = part.to(tl.int64) * acc_strides[0] + place.to(tl.int64) * acc_strides[1] + head * acc_strides[2]
+    strides = partial.acc_strides
+    offset = part.to(tl.int64) * strides[0] + place.to(tl.int64) * strides[1] + head * strides[2]
     mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < VALUE_SIZE, 0)
-    acc = tl.load(acc_ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
+    acc = tl.load(partial.acc + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
     total = tl.sum(l * weight, 0)
     x = tl.sum(acc * tl.expand_dims(weight, 1), 0) / tl.where(total > 0.0, total, 1.0)  # [VALUE_PADDED]
-    x = cut(rescale(x, kv_head, f), out_ptr.dtype.element_ty)
-    out_row = out_ptr + row.to(tl.int64) * out_strides[0] + head.to(tl.int64) * out_strides[1]
-    tl.store(out_row + lane, x.to(out_ptr.dtype.element_ty), mask=lane < VALUE_SIZE)
-    store_lse(lse_ptr, lse_strides, row, head, True, top, total)
+    x = cut(rescale(x, kv_head, f), out.ptr.dtype.element_ty)
+    out_row = out.ptr + row.to(tl.int64) * out.strides[0] + head.to(tl.int64) * out.strides[1]
+    tl.store(out_row + lane, x.to(out.ptr.dtype.element_ty), mask=lane < VALUE_SIZE)
+    store_lse(lse.ptr, lse.strides, row, head, True, top, total)
 
 
 # Do not recompile for another batch, segment count or config of the segments.
 @triton.jit(do_not_specialize=["num_seqs", "num_segments", "block_q", "tile_size"])
 def _reduce_segments_kernel(
-    acc_ptr,  # f32 [num_segments, rows, num_query_heads, VALUE_SIZE]
-    m_ptr,  # f32 [num_segments, rows, num_query_heads]
-    l_ptr,  # f32 [num_segments, rows, num_query_heads]
+    partial,  # binding.Partial
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
     num_segments,
     block_q,
     tile_size,
     f,
-    acc_strides, m_strides, out_strides, lse_strides,
     NUM_QUERY_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, SLOTS: tl.constexpr,
     OVERLAP: tl.constexpr, SHORTEST_QUERY: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
@@ -81,9 +77,8 @@ def _reduce_segments_kernel(
         tl.extra.cuda.gdc_wait()  # Wait for the segments, in every program: this launch ends after theirs.
     if (token < query_len) & (query_len >= SHORTEST_QUERY) & (query_len <= LONGEST_QUERY) & (used > 1):
         merge_row(
-            place, query_start + token, head // QUERIES_PER_KV, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, f,
-            acc_strides, m_strides, out_strides, lse_strides, VALUE_SIZE, SLOTS,
-        )  # fmt: skip
+            place, query_start + token, head // QUERIES_PER_KV, head, used, partial, out, lse, f, VALUE_SIZE, SLOTS
+        )
 
 
 def reduce_segments(
@@ -97,8 +92,8 @@ def reduce_segments(
     rows = batch.num_seqs * longest_query if by_sequence else batch.num_tokens
     slots = max(triton.next_power_of_2(config.num_segments), 8)  # fewer segments take this code: one warp for all
     _reduce_segments_kernel[(rows * shape.num_query_heads,)](
-        *partials(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, config.num_segments,
-        block_q, config.tile_size, bundle(features), *map(strides, partials(workspace)[:2]), out.stride(), strides(lse),
+        as_partial(workspace), batch.query_start_loc, batch.seq_lens, as_tensor(out), as_tensor(lse), batch.num_seqs,
+        config.num_segments, block_q, config.tile_size, bundle(features),
         NUM_QUERY_HEADS=shape.num_query_heads, QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes,
         SLOTS=slots, OVERLAP=config.overlap,
         SHORTEST_QUERY=shortest_query, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches, packed_lanes
-from dsl_triton.binding import block_m_of, fits, smallest_block_m, strides
+from dsl_triton.binding import as_tensor, block_m_of, fits, smallest_block_m
 from dsl_triton.features import bundle, finished, narrow, new_tokens, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
@@ -80,21 +80,21 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 @triton.jit(do_not_specialize=["num_seqs"])  # do not recompile for num_seqs == 1
 def _prefill_kernel(
-    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    query,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE], or x-packed
     value_cache_ptr,  # the same
-    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    block_table,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     key_ptr,  # [num_tokens, num_kv_heads, HEAD_SIZE] or None: every key is read from the pages
     value_ptr,  # the same
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
     softmax_scale,
     f,
     f_paged,
-    query_strides, key_strides, value_strides, block_table_strides, new_strides, out_strides, lse_strides,
+    key_strides, value_strides, new_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, X: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -108,7 +108,7 @@ def _prefill_kernel(
         context_len = seq_len - query_len
         token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
         last = tl.minimum(first + BLOCK_Q, query_len) - 1
-        q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+        q = load_rows(query.ptr, query.strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
         q, r = query_operand(q, r, key_cache_ptr)
         m, l, acc = softmax_init(f, head, live, 0, q, VALUE_SIZE)
@@ -120,7 +120,7 @@ def _prefill_kernel(
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, context_len + first, context_len + last, cached, f_paged, TILE_SIZE
         )
-        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        table_ptr = block_table.ptr + seq.to(tl.int64) * block_table.strides[0]
         m, l, acc = attend_range(
             attend_paged_tile, lo, full_lo, full_hi, hi, q, m, l, acc, (
                 context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged, r,
@@ -143,23 +143,23 @@ def _prefill_kernel(
                 ), TILE_SIZE,
             )  # fmt: skip
         acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
-        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
-        store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
+        store_rows(out.ptr, out.strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
+        store_lse(lse.ptr, lse.strides, query_start + token, head, live, m, l)
 
 
 @triton.jit
 def _decode_kernel(
-    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    query,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE], or x-packed
     value_cache_ptr,  # the same
-    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    block_table,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
     softmax_scale,
     f,
-    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
+    key_strides, value_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, X: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -169,7 +169,7 @@ def _decode_kernel(
     if tl.load(query_start_loc_ptr + seq + 1) - query_start == 1:
         token, head, live = q_block_rows(0, kv_head, 1, QUERIES_PER_KV, BLOCK_M)
         query_pos = seq_len - 1 + token
-        q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+        q = load_rows(query.ptr, query.strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, seq_len - 1)
         q, r = query_operand(q, r, key_cache_ptr)
         m, l, acc = softmax_init(f, head, live, 0, q, VALUE_SIZE)
@@ -177,7 +177,7 @@ def _decode_kernel(
             seq, seq_len - 1, seq_len - 1, seq_len, f, TILE_SIZE
         )
         full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache_ptr, f, BLOCK_M)
-        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        table_ptr = block_table.ptr + seq.to(tl.int64) * block_table.strides[0]
         m, l, acc = attend_range(
             attend_paged_tile, lo, full_lo, full_hi, hi, q, m, l, acc, (
                 query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
@@ -186,8 +186,8 @@ def _decode_kernel(
             ), TILE_SIZE,
         )  # fmt: skip
         acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
-        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
-        store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
+        store_rows(out.ptr, out.strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
+        store_lse(lse.ptr, lse.strides, query_start + token, head, live, m, l)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
@@ -209,10 +209,10 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
     key, value = new_tokens(batch, features)
     paged = features if key is None else replace(features, causal=False)
     _prefill_kernel[(shape.num_kv_heads * q_blocks,)](
-        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        key, value, out, lse, batch.num_seqs, batch.softmax_scale, bundle(features, config), bundle(paged, config),
-        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-        None if key is None else (0, *key.stride()), out.stride(), strides(lse),
+        as_tensor(batch.query), batch.key_cache, batch.value_cache, as_tensor(batch.block_table),
+        batch.query_start_loc, batch.seq_lens, key, value, as_tensor(out), as_tensor(lse), batch.num_seqs,
+        batch.softmax_scale, bundle(features, config), bundle(paged, config),
+        batch.key_cache.stride(), batch.value_cache.stride(), None if key is None else (0, *key.stride()),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, X=packed_lanes(batch), BLOCK_M=block_m,
         TILE_SIZE=config.tile_size, num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
@@ -222,10 +222,9 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
 def _launch_decode(batch, features, out, config, lse) -> None:
     shape = batch.shape
     _decode_kernel[(shape.num_kv_heads * batch.num_seqs,)](
-        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.softmax_scale, bundle(features, config),
-        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-        out.stride(), strides(lse),
+        as_tensor(batch.query), batch.key_cache, batch.value_cache, as_tensor(batch.block_table),
+        batch.query_start_loc, batch.seq_lens, as_tensor(out), as_tensor(lse), batch.softmax_scale,
+        bundle(features, config), batch.key_cache.stride(), batch.value_cache.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, X=packed_lanes(batch),
         BLOCK_M=max(16, smallest_block_m(shape)), TILE_SIZE=config.tile_size,

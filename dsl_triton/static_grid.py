@@ -26,7 +26,7 @@ from common.spec import AttentionShape, Cdna, Gpu
 from common.spec.kernel import SEAMS, Precision, copied_scales, count_parts, launches
 from common.spec.metadata import BatchStats, cdiv
 from common.spec.step_plan import LISTS, ensure_served
-from dsl_triton.binding import block_m_of, cache_strides, fits, smallest_block_m, strides
+from dsl_triton.binding import as_tensor, block_m_of, cache_strides, fits, smallest_block_m
 from dsl_triton.copy_pages import copied_lanes, copy_pages
 from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_triton.features import bundle, row_operands
@@ -184,7 +184,7 @@ def item_range(
 
 @triton.jit
 def store_item(
-    item_ptr, kv_head, m, l, acc, out_ptr, lse_ptr, partial, f, out_strides, lse_strides,
+    item_ptr, kv_head, m, l, acc, out, lse, partial, f,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -199,8 +199,8 @@ def store_item(
     if part < 0:
         unserved = tl.where(seq_len < 0, float("nan"), 0.0)
         acc = (acc[0] + unserved,) if PARTS == 1 else (acc[0] + unserved, acc[1] + unserved)
-        store_sums(out_ptr, out_strides, row, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
-        store_lse(lse_ptr, lse_strides, row, head, live, m + unserved, l)
+        store_sums(out.ptr, out.strides, row, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
+        store_lse(lse.ptr, lse.strides, row, head, live, m + unserved, l)
     else:
         to_acc, to_m, to_l = partial
         at = scratch + part * (BLOCK_M // QUERIES_PER_KV * QUERIES_PER_KV) + tl.arange(0, BLOCK_M)
@@ -264,25 +264,25 @@ def next_item(plan_ptr, counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.cons
 
 @triton.jit
 def _attend_items_kernel(
-    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    query,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
-    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    block_table,  # i32 or i64 [num_seqs, max_blocks]
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
     plan_ptr,  # i32 [items, SIZE]
     counters_ptr,  # i32 [COUNTERS]
     partial,  # acc, m, l: f32 [rows, num_kv_heads, VALUE_SIZE], [rows, num_kv_heads] twice
     softmax_scale,
     f,
-    query_strides, key_strides, value_strides, table_strides, out_strides, lse_strides,  # None: of V, those of K
+    key_strides, value_strides,  # None: of V, those of K
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, PART: tl.constexpr, WHICH: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, FORM: tl.constexpr, WHICH: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    BLOCK_M: tl.constexpr = PART[0]
-    TILE_SIZE: tl.constexpr = PART[1]
-    RUN: tl.constexpr = PART[2]
-    PARTS: tl.constexpr = PART[3]
+    BLOCK_M: tl.constexpr = FORM[0]
+    TILE_SIZE: tl.constexpr = FORM[1]
+    RUN: tl.constexpr = FORM[2]
+    PARTS: tl.constexpr = FORM[3]
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
@@ -301,9 +301,9 @@ def _attend_items_kernel(
             token, head, live = q_block_rows(first, kv_head, first + left, QUERIES_PER_KV, BLOCK_M)
             row = query_row - first + token
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
-            q, r = load_query(query_ptr, query_strides, row, head, live, r, key_cache_ptr, HEAD_SIZE, PARTS)
+            q, r = load_query(query.ptr, query.strides, row, head, live, r, key_cache_ptr, HEAD_SIZE, PARTS)
             m, l, acc = init_parts(f, head, live, tl.maximum(part, 0), q, VALUE_SIZE, PARTS)
-            table_ptr = block_table_ptr + seq.to(tl.int64) * table_strides[0]
+            table_ptr = block_table.ptr + seq.to(tl.int64) * block_table.strides[0]
             m, l, acc = attend_range(
                 attend_parts, start, full_start, full_stop, stop, q, m, l, acc, (
                     context_len + token, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
@@ -315,8 +315,8 @@ def _attend_items_kernel(
             done = place
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
             store_item(
-                item_of(plan_ptr, counters_ptr, done, WHICH, NUM_KV_HEADS), done % NUM_KV_HEADS, m, l, acc, out_ptr,
-                lse_ptr, partial, f, out_strides, lse_strides, NUM_KV_HEADS, QUERIES_PER_KV, VALUE_SIZE, BLOCK_M, PARTS,
+                item_of(plan_ptr, counters_ptr, done, WHICH, NUM_KV_HEADS), done % NUM_KV_HEADS, m, l, acc, out,
+                lse, partial, f, NUM_KV_HEADS, QUERIES_PER_KV, VALUE_SIZE, BLOCK_M, PARTS,
             )  # fmt: skip
         else:
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
@@ -326,21 +326,20 @@ def _attend_items_kernel(
 
 @triton.jit(do_not_specialize=["tiles"])  # do not recompile for another scratch
 def _attend_copied_kernel(
-    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    query,  # [num_tokens, num_query_heads, HEAD_SIZE]
     keys,  # dense_tiles.Block of [num_kv_heads * tiles * TILE_SIZE, lanes]
     values,  # the same of V
     key_rest,  # Block of K's lanes behind the first part, or None
     value_rest,  # the same of V
     scales,  # of keys, of values: f32 [num_kv_heads * tiles * TILE_SIZE] or None
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
     plan_ptr,  # i32 [items, SIZE]
     counters_ptr,  # i32 [COUNTERS]
     partial,  # as of _attend_items_kernel
     tiles,  # of one KV head, in the scratch
     softmax_scale,
     f,
-    query_strides, out_strides, lse_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, WHICH: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -361,7 +360,7 @@ def _attend_copied_kernel(
             full_start, full_stop = clip_range(start, stop, full_lo, full_hi, f)
             token, head, live = q_block_rows(first, kv_head, first + left, QUERIES_PER_KV, BLOCK_M)
             row = query_row - first + token
-            q = load_parts(query_ptr, query_strides, row, head, live, HEAD_SIZE, PARTS)
+            q = load_parts(query.ptr, query.strides, row, head, live, HEAD_SIZE, PARTS)
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             m, l, acc = init_parts(f, head, live, tl.maximum(part, 0), q, VALUE_SIZE, PARTS)
             at = (kv_head * tiles + region) * TILE_SIZE
@@ -382,7 +381,7 @@ def _attend_copied_kernel(
             place, there, seq, item = next_item(plan_ptr, counters_ptr, WHICH, NUM_KV_HEADS)
             store_item(
                 item_of(plan_ptr, counters_ptr, done, WHICH, NUM_KV_HEADS), done % NUM_KV_HEADS, m, l,
-                narrow_parts(acc, VALUE_SIZE, PARTS), out_ptr, lse_ptr, partial, f, out_strides, lse_strides,
+                narrow_parts(acc, VALUE_SIZE, PARTS), out, lse, partial, f,
                 NUM_KV_HEADS, QUERIES_PER_KV, VALUE_SIZE, BLOCK_M, PARTS,
             )  # fmt: skip
         else:
@@ -399,12 +398,11 @@ def _attend_pages(batch, features, out, config, workspace, lse, cut, name) -> No
     programs = part.programs or config.programs
     warps = config.copied.num_warps if cut.copied and not short else config.num_warps  # for Q Blocks of its rows
     _attend_items_kernel[(min(programs, cut.most_places(batch)),)](
-        batch.query, batch.key_cache, batch.value_cache, batch.block_table, out, lse, workspace.plan,
-        workspace.counters, (workspace.acc, workspace.m, workspace.l), batch.softmax_scale, bundle(features, config),
-        batch.query.stride(), *cache_strides(batch, run), batch.block_table.stride(), out.stride(),
-        strides(lse),
+        as_tensor(batch.query), batch.key_cache, batch.value_cache, as_tensor(batch.block_table), as_tensor(out),
+        as_tensor(lse), workspace.plan, workspace.counters, (workspace.acc, workspace.m, workspace.l),
+        batch.softmax_scale, bundle(features, config), *cache_strides(batch, run),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, PART=form, WHICH=LISTS.index(name), OVERLAP=overlap,
+        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, FORM=form, WHICH=LISTS.index(name), OVERLAP=overlap,
         num_warps=warps, num_stages=part.num_stages or config.num_stages,
         **({"maxnreg": part.registers} if part.registers else {}), **config.options(),
         **({"launch_pdl": True} if overlap and not short else {}),
@@ -419,9 +417,9 @@ def _attend_copied(batch, features, out, config, workspace, lse, cut) -> None:
     limits = batch.num_tokens, batch.block_table.shape[1] * shape.block_size
     copy_pages(batch, features, copy.key, copy.value, scales, tiles, how, limits)
     _attend_copied_kernel[(min(how.programs, cut.most_places(batch)),)](
-        batch.query, *sources["copied"], scales, out, lse, workspace.plan, workspace.counters,
-        (workspace.acc, workspace.m, workspace.l), tiles, batch.softmax_scale, bundle(features, how),
-        batch.query.stride(), out.stride(), strides(lse),
+        as_tensor(batch.query), *sources["copied"], scales, as_tensor(out), as_tensor(lse), workspace.plan,
+        workspace.counters, (workspace.acc, workspace.m, workspace.l), tiles, batch.softmax_scale,
+        bundle(features, how),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_M=block_m_of(how, shape), TILE_SIZE=how.tile_size,
         WHICH=LISTS.index("copied"), OVERLAP=how.overlap, num_warps=how.num_warps, num_stages=how.num_stages,

@@ -23,6 +23,7 @@ from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range
 
 SIZE, COUNTERS = tl.constexpr(step_plan.SIZE), tl.constexpr(step_plan.COUNTERS)
+BLOCKS = tl.constexpr(step_plan.BLOCKS)
 ITEMS, SHORT_ITEMS = tl.constexpr(step_plan.ITEMS), tl.constexpr(step_plan.SHORT_ITEMS)
 REFUSED, MERGES = tl.constexpr(step_plan.REFUSED), tl.constexpr(step_plan.MERGES)
 AT_ONCE, SHORT_AT_ONCE = tl.constexpr(step_plan.AT_ONCE), tl.constexpr(step_plan.SHORT_AT_ONCE)
@@ -207,7 +208,7 @@ def _plan_kernel(
     copied,  # tiles of one KV head that may be copied; -1: none are
     f,
     SHORT: tl.constexpr, SHORT_Q: tl.constexpr, SHORT_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr,
-    UNIT: tl.constexpr, RATIO: tl.constexpr, CHOICE: tl.constexpr, BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
+    UNIT: tl.constexpr, RATIO: tl.constexpr, CHOICE: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip
     lengths, limits = (query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys), (num_tokens, max_keys)
     number = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)  # of a Q Block, sequence by sequence
@@ -341,7 +342,7 @@ def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -
         cut.short_programs, cut.rows,
         batch.shape.num_kv_heads, min(features.sees, WIDEST), cut.copied or -1, bundle(step_plan.mask_of(features)),
         SHORT=cut.longest_short, SHORT_Q=short_q, SHORT_TILE=short_tile, BLOCK_Q=cut.long[0], TILE=cut.long[1],
-        UNIT=cut.unit, RATIO=batch.shape.queries_per_kv, CHOICE=not cut.segments, BLOCKS=step_plan.BLOCKS,
+        UNIT=cut.unit, RATIO=batch.shape.queries_per_kv, CHOICE=not cut.segments,
         SEQUENCES=step_plan.at_once(batch.num_seqs), num_warps=4,
     )  # fmt: skip
     return items

@@ -39,7 +39,7 @@ from common.spec.kernel import (
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, may_overflow, of_lanes, partials
 from dsl_triton import parallel_softmax, reduce_segments
-from dsl_triton.binding import block_m_of, padded, strides
+from dsl_triton.binding import as_partial, as_tensor, block_m_of, padded
 from dsl_triton.copy_pages import SEQUENCES, copied_lanes, copy_pages, region_tiles
 from dsl_triton.dense_tiles import Block, attend_block, masked_tile, tile_sources
 from dsl_triton.features import bundle, row_operands
@@ -107,29 +107,27 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 @triton.jit(do_not_specialize=["num_seqs", "tiles", "num_segments"])  # do not recompile for another batch or scratch
 def _unpaged_kernel(
-    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    query,  # [num_tokens, num_query_heads, HEAD_SIZE]
     keys,  # Block of [num_kv_heads * tiles * TILE_SIZE, lanes], or [num_tokens, num_kv_heads * HEAD_SIZE]
     values,  # the same of V
     key_rest,  # Block of K's lanes behind the first part, or None
     value_rest,  # the same of V
-    key_scales_ptr,  # f32 [num_kv_heads * tiles * TILE_SIZE] or None
-    value_scales_ptr,  # the same of V
+    scales,  # of keys, of values: f32 [num_kv_heads * tiles * TILE_SIZE] or None
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    partial,  # None or acc, m and l of segments: f32 [num_segments, num_tokens, num_query_heads, VALUE_SIZE], and twice
-    # f32 [num_segments, num_tokens, num_query_heads]
+    out,  # [num_tokens, num_query_heads, VALUE_SIZE]
+    lse,  # f32 [num_tokens, num_query_heads] or None
+    partial,  # binding.Partial; None with one segment
     num_seqs,
     tiles,
     num_segments,
     softmax_scale,
     f,
-    query_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, NEW: tl.constexpr,
-    HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
+    FORM: tl.constexpr, SHORT: tl.constexpr, NEW: tl.constexpr, HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    BLOCK_M: tl.constexpr = FORM[0]
+    TILE_SIZE: tl.constexpr = FORM[1]
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     PARTS: tl.constexpr = 1 if key_rest is None else 2
     # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
@@ -169,7 +167,7 @@ def _unpaged_kernel(
         row = (kv_head * tiles + begin - region_lo) * TILE_SIZE
         column = 0
     token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
-    q = load_parts(query_ptr, query_strides, query_start + token, head, live & mine, HEAD_SIZE, PARTS)
+    q = load_parts(query.ptr, query.strides, query_start + token, head, live & mine, HEAD_SIZE, PARTS)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # Wait for the copy, in every program: this launch ends after it.
     if mine:
@@ -182,26 +180,24 @@ def _unpaged_kernel(
         for j in range(full_start, full_stop):
             m, l, acc = attend_block(
                 j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
-                keys, values, key_rest, value_rest, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
+                keys, values, key_rest, value_rest, scales[0], scales[1], row + j * TILE_SIZE, column,
                 TILE_SIZE, VALUE_SIZE, MASKED=False, FOREIGN=False,
             )  # fmt: skip
         for i in range(0, full_start - start + stop - full_stop):
             j = masked_tile(i, full_start - start, start, full_stop)
             m, l, acc = attend_block(
                 j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
-                keys, values, key_rest, value_rest, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
+                keys, values, key_rest, value_rest, scales[0], scales[1], row + j * TILE_SIZE, column,
                 TILE_SIZE, VALUE_SIZE, MASKED=True, FOREIGN=NEW,
             )  # fmt: skip
         acc = narrow_parts(acc, VALUE_SIZE, PARTS)
         place = query_start + token
         if partial is None or used <= 1:
             if segment == 0:
-                store_sums(out_ptr, out_strides, place, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
-                store_lse(lse_ptr, lse_strides, place, head, live, m, l)
+                store_sums(out.ptr, out.strides, place, head, live, acc, l, kv_head, f, VALUE_SIZE, PARTS)
+                store_lse(lse.ptr, lse.strides, place, head, live, m, l)
         else:
-            store_partial_sums(
-                partial, acc_strides, m_strides, segment, place, head, live, m, l, acc, VALUE_SIZE, PARTS
-            )
+            store_partial_sums(partial, segment, place, head, live, m, l, acc, VALUE_SIZE, PARTS)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> CopyScratch:
@@ -271,17 +267,15 @@ def _attend(batch, features, out, config, workspace, lse, segments, sources, til
     block_m = block_m_of(config, shape)
     q_blocks = batch.num_q_blocks(block_m)
     scales = copied_scales(features, workspace.scales)
-    parts = partials(workspace.parts if segments > 1 else None)
     ((source, blocks),) = sources.items()
     overlap = config.overlap and source == "copied"  # without a copy Q, read before the wait, may not be written yet
     _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
-        batch.query, *blocks, *scales, batch.query_start_loc, batch.seq_lens,
-        out, lse, parts if segments > 1 else None, batch.num_seqs, tiles, segments, batch.softmax_scale,
-        bundle(features, config),
-        batch.query.stride(), out.stride(), strides(lse), *map(strides, parts[:2]),
+        as_tensor(batch.query), *blocks, scales, batch.query_start_loc, batch.seq_lens, as_tensor(out),
+        as_tensor(lse), as_partial(workspace.parts if segments > 1 else None), batch.num_seqs, tiles, segments,
+        batch.softmax_scale, bundle(features, config),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        VALUE_SIZE=shape.value_lanes, BLOCK_M=block_m, TILE_SIZE=tile_size,
-        SHORT=SHORT_QUERY, NEW=source == "new", HEADS_FASTEST=config.heads_fastest,
-        OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
+        VALUE_SIZE=shape.value_lanes, FORM=(block_m, tile_size), SHORT=SHORT_QUERY,
+        NEW=source == "new", HEADS_FASTEST=config.heads_fastest, OVERLAP=overlap,
+        num_warps=config.num_warps, num_stages=config.num_stages, **config.options(),
         **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
