@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_boxes import even_lanes, rest_lanes, scales_rows, sum_lanes, tile_lanes
-from dsl_triton.native.sm90_load import FIELDS, field
+from dsl_triton.native.sm90_load import FIELDS, SLOTS, field
 from dsl_triton.native.sm90_store import half_rows, keep_rows, store, store_beside, store_sums
 
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -115,32 +115,32 @@ def _over_lanes(weight, x):
 @gluon.jit
 def softmax(
     s, m, l, base2, f, row, first_key,
-    TILE: gl.constexpr, MASKED: gl.constexpr, NARROW: gl.constexpr, FEATURES: gl.constexpr,
+    TILE: gl.constexpr, MASKED: gl.constexpr, NARROW: gl.constexpr,
 ):  # fmt: skip
     """p [64, TILE] and the new m, l, and what the sums so far are worth; as primitives.softmax_step.
 
-    row: the last key that each row sees, the first one, its position and its slope, as far as FEATURES ask for them.
+    row: the last key that each row sees, the first one, its position and its slope, as far as features ask for them.
     NARROW: base2 is a number a row, and p, l and the sums are 2^HEADROOM times as large: m is as much smaller.
     """
     last_key, lowest_key, query_pos, slope = row
     scale = base2
     if NARROW:
         scale = gl.expand_dims(base2, 1)
-    if MASKED or FEATURES.alibi:
+    if MASKED or f.alibi_slopes is not None:
         column = gl.expand_dims(gl.arange(0, TILE, gl.SliceLayout(0, s.type.layout)), 0)
-    if FEATURES.softcap:
-        s = f[1] * LOG2E * (1.0 - 2.0 / (gl.exp2(s * (scale * 2.0 / f[1])) + 1.0))
-    if FEATURES.alibi:
-        if not FEATURES.softcap:
+    if f.softcap is not None:
+        s = f.softcap * LOG2E * (1.0 - 2.0 / (gl.exp2(s * (scale * 2.0 / f.softcap)) + 1.0))
+    if f.alibi_slopes is not None:
+        if f.softcap is None:
             s = s * scale
         distance = column + gl.expand_dims(first_key - query_pos, 1)
         s = s + gl.expand_dims(slope, 1) * distance.to(gl.float32)
-    if FEATURES.softcap or FEATURES.alibi:
+    if f.softcap is not None or f.alibi_slopes is not None:
         base2 = 1.0
         scale = 1.0
     if MASKED:  # one subtraction a row, not an addition a score: 628 instructions a tile for 907
         seen = column <= gl.expand_dims(last_key - first_key, 1)
-        if FEATURES.window:
+        if f.sliding_window is not None:
             seen = seen & (column >= gl.expand_dims(lowest_key - first_key, 1))
         s = gl.where(seen, s, float("-inf"))
     top = gl.max(s, 1) * base2
@@ -158,7 +158,7 @@ def softmax(
 @gluon.jit
 def _step(
     HALF: gl.constexpr, at, j, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty, base2, f, row, keep,
-    D: gl.constexpr, TILE: gl.constexpr, MASKED: gl.constexpr, NARROW: gl.constexpr, FEATURES: gl.constexpr,
+    D: gl.constexpr, TILE: gl.constexpr, MASKED: gl.constexpr, NARROW: gl.constexpr,
 ):  # fmt: skip
     """Scores of tile j, the at-th of this program, while p sums the values of the tile before; then its softmax."""
     FIRST: gl.constexpr = products(sum_lanes(D))
@@ -173,7 +173,7 @@ def _step(
     hand_on(1 - HALF)
     s = hopper.warpgroup_mma_wait(len(o), deps=[s])
     mbarrier.arrive(k_empty.index(stage), count=1)
-    x, m, l, alpha = softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, NARROW, FEATURES)
+    x, m, l, alpha = softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, NARROW)
     x = gl.convert_layout(x.to(values.dtype), gl.DotOperandLayout(0, FIRST, 2))
     # ptxas moves the wait ahead of the softmax, which then runs under nothing: 2.3 us a tile for 1.6. Not past a store.
     keep.store(l)
@@ -208,8 +208,8 @@ def clear(HALF: gl.constexpr, values, stage, first_key, low, high, v_clear, clea
 
 @gluon.jit
 def limits(
-    position, seq_len, token, head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
-    LAYOUT: gl.constexpr, TILE: gl.constexpr, TOKENS: gl.constexpr, NARROW: gl.constexpr, FEATURES: gl.constexpr,
+    position, seq_len, token, head, start, stop, f, part, live,
+    LAYOUT: gl.constexpr, TILE: gl.constexpr, TOKENS: gl.constexpr, NARROW: gl.constexpr,
 ):  # fmt: skip
     """What each row sees and how it begins, as masks.py and primitives.softmax_init say: `row` as softmax takes it,
     m and l, and how many tiles from the last on need a mask, then how many none."""
@@ -218,26 +218,26 @@ def limits(
     lowest_key = token * 0
     full = position + 1
     slope = token.to(gl.float32)
-    if not FEATURES.causal:
+    if f.non_causal is not None:
         last_key = token * 0 + seq_len - 1
         full = seq_len
-        if FEATURES.window:
-            last_key = gl.minimum(last_key, query_pos + f[0] - 1)
-            full = gl.minimum(full, position + f[0])
+        if f.sliding_window is not None:
+            last_key = gl.minimum(last_key, query_pos + f.sliding_window - 1)
+            full = gl.minimum(full, position + f.sliding_window)
     masked = gl.maximum(stop - gl.maximum(gl.maximum(full, 0) // TILE, start), 1)
     unmasked = stop - start - masked
-    if FEATURES.window:
-        lowest_key = query_pos - f[0] + 1
+    if f.sliding_window is not None:
+        lowest_key = query_pos - f.sliding_window + 1
         below = (
-            gl.maximum(position + TOKENS - f[0], 0) + TILE - 1
+            gl.maximum(position + TOKENS - f.sliding_window, 0) + TILE - 1
         ) // TILE  # tiles before it begin below a row's window
         unmasked = gl.maximum(stop - gl.maximum(below, start) - masked, 0)
-    if FEATURES.alibi:
-        slope = gl.load(slopes_ptr + head, mask=live, other=0.0) * LOG2E
+    if f.alibi_slopes is not None:
+        slope = gl.load(f.alibi_slopes + head, mask=live, other=0.0) * LOG2E
     m = gl.full([64], float("-inf"), gl.float32, LAYOUT)
     l = gl.zeros([64], gl.float32, LAYOUT)
-    if FEATURES.sinks:
-        sink = gl.load(sinks_ptr + head, mask=live & (part <= 0), other=float("-inf"))
+    if f.sinks is not None:
+        sink = gl.load(f.sinks + head, mask=live & (part <= 0), other=float("-inf"))
         m = sink.to(gl.float32) * LOG2E
         one = 1.0
         if NARROW:
@@ -283,7 +283,7 @@ def _stand_by(HALF: gl.constexpr, tiles, at, start, stop, low, seq_len, cleared,
 
 
 @gluon.jit
-def next_item(items, n, SLOTS: gl.constexpr):
+def next_item(items, n):
     """step_plan.FIELDS of the n-th item, and its group of query heads; its slot is free again."""
     ring, full, empty = items
     slot = n % SLOTS
@@ -306,7 +306,7 @@ def next_item(items, n, SLOTS: gl.constexpr):
 def _keep_item(
     HALF: gl.constexpr, rows, where, worth, row, first, part, group, m, l, o, inverse, buffer,
     keys, D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
-    BUFFERS: gl.constexpr, OWN_OUT: gl.constexpr, SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
+    BUFFERS: gl.constexpr, OWN_OUT: gl.constexpr,
 ):  # fmt: skip
     """Store a half's output and LSE, or its sums, m and l where the item is one of several parts.
 
@@ -314,16 +314,15 @@ def _keep_item(
     many tokens are left. keys: tiles of K, as which a buffer of queries is laid out.
     """
     q_boxes, _q_full, _q_empty, _row_scales = rows
-    out, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides, o_boxes = where
+    out, out_ptr, lse, partial, out_steps, o_boxes = where
     OUT: gl.constexpr = out_ptr.dtype.element_ty
-    _sinks_ptr, _slopes_ptr, scales, _f = worth
-    acc_ptr, m_ptr, l_ptr = parts
+    f, _base2 = worth
     token, head, live = row
     row_0, head_0, left = first
     PADDED: gl.constexpr = tile_lanes(D)
-    if not SPLIT or part < 0:
-        if FEATURES.value_scale:
-            inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
+    if partial is None or part < 0:
+        if f.value_scale is not None:
+            inverse *= gl.load(f.value_scale + group // SHARERS * f.value_scale_stride)
         output = cast(weigh(o, inverse), OUT)
         if OWN_OUT:
             store_beside(HALF, out, out_ptr, o_boxes, output, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
@@ -332,23 +331,23 @@ def _keep_item(
             keep_rows(kept, output)
             first_box = (buffer * 2 + HALF) * (PADDED // 64)
             store(HALF, out, out_ptr, kept, q_boxes, first_box, 0, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
-        if LSE:
-            place = (row_0 + token).to(gl.int64) * lse_strides[0] + (head_0 + head) * lse_strides[1]
-            gl.store(lse_ptr + place, (m + gl.log2(l)) * LN2, mask=live)
+        if lse.ptr is not None:
+            place = (row_0 + token).to(gl.int64) * lse.strides[0] + (head_0 + head) * lse.strides[1]
+            gl.store(lse.ptr + place, (m + gl.log2(l)) * LN2, mask=live)
     else:
-        begin = part.to(gl.int64) * acc_strides[0]
-        store_sums(HALF, acc_ptr + begin, row_0, head_0, left, acc_strides[1:], o, GROUP, TOKENS, D)
-        place = (begin + (row_0 + token).to(gl.int64) * acc_strides[1]) // D + head_0 + head  # m, l: no lanes
-        gl.store(m_ptr + place, m, mask=live)
-        gl.store(l_ptr + place, l, mask=live)
+        begin = part.to(gl.int64) * partial.acc_strides[0]
+        store_sums(HALF, partial.acc + begin, row_0, head_0, left, partial.acc_strides[1:], o, GROUP, TOKENS, D)
+        row_begin = begin + (row_0 + token).to(gl.int64) * partial.acc_strides[1]
+        place = row_begin // D + head_0 + head  # m, l: no lanes
+        gl.store(partial.m + place, m, mask=live)
+        gl.store(partial.l + place, l, mask=live)
 
 
 @gluon.jit
 def compute(
     HALF: gl.constexpr, rows, tiles, items, where, worth,
     D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr,
-    SLOTS: gl.constexpr, BUFFERS: gl.constexpr, OWN_OUT: gl.constexpr, SPLIT: gl.constexpr,
-    NARROW: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
+    BUFFERS: gl.constexpr, OWN_OUT: gl.constexpr, NARROW: gl.constexpr,
 ):  # fmt: skip
     """Four warps: half HALF of the rows of every item. Both halves take the same turns, or one would be missing.
 
@@ -360,7 +359,7 @@ def compute(
     SCALED: gl.constexpr = scales_rows(q_boxes.dtype, NARROW)
     K_STAGES: gl.constexpr = keys.shape[0]
     V_STAGES: gl.constexpr = values.shape[0]
-    sinks_ptr, slopes_ptr, scales, f = worth
+    f, softmax_base2 = worth
     PADDED: gl.constexpr = keys.shape[2]
     FIRST: gl.constexpr = products(sum_lanes(D))
     queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, PADDED], keys.layout)
@@ -372,15 +371,15 @@ def compute(
     n = 0
     seq = n
     while seq >= 0:
-        seq, row_0, left, position, seq_len, start, stop, part, group = next_item(items, n, SLOTS)
+        seq, row_0, left, position, seq_len, start, stop, part, group = next_item(items, n)
         head_0 = group * GROUP
         idle = False  # the first half always has rows: what follows from it is left out there
         if HALF == 1:
             idle = left * GROUP <= 64
         buffer = n % BUFFERS
         low = 0  # keys before it no row sees, nor one of the blocks behind: their pages may be others' by now
-        if FEATURES.window:
-            low = gl.maximum(position - f[0] + 1, 0)
+        if f.sliding_window is not None:
+            low = gl.maximum(position - f.sliding_window + 1, 0)
         if (seq >= 0) & idle:
             mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
             if not OWN_OUT and n > 0:
@@ -392,14 +391,14 @@ def compute(
             q = queries.index(buffer * 2 + HALF)
             token, head, live = half_rows(HALF, left, GROUP, TOKENS, S)
             row, m, l, masked, unmasked = limits(
-                position, seq_len, token, head_0 + head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
-                S, TILE, TOKENS, NARROW, FEATURES,
+                position, seq_len, token, head_0 + head, start, stop, f, part, live,
+                S, TILE, TOKENS, NARROW,
             )  # fmt: skip
-            base2 = f[2]
-            if FEATURES.key_scale:
-                base2 *= gl.load(scales[0] + group // SHARERS * scales[2])
-            if FEATURES.query_scale:
-                base2 *= gl.load(scales[4])
+            base2 = softmax_base2
+            if f.key_scale is not None:
+                base2 *= gl.load(f.key_scale + group // SHARERS * f.key_scale_stride)
+            if f.query_scale is not None:
+                base2 *= gl.load(f.query_scale)
             o = no_sums(D)
             stage = done % K_STAGES
             mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
@@ -412,7 +411,7 @@ def compute(
             mbarrier.arrive(k_empty.index(stage), count=1)
             if not OWN_OUT and n > 0:  # by now the output of the item before has left its buffer
                 _give_back(q_empty, (n - 1) % BUFFERS)
-            x, m, l, _alpha = softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, NARROW, FEATURES)
+            x, m, l, _alpha = softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, NARROW)
             p = gl.convert_layout(x.to(values.dtype), gl.DotOperandLayout(0, FIRST, 2))
             if (stop * TILE > seq_len) | ((stop - 1) * TILE < low):
                 stage = done % V_STAGES
@@ -423,27 +422,27 @@ def compute(
             for i in range(1, masked):
                 p, m, l, o = _step(
                     HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                    base2, f, row, keep, D, TILE, True, NARROW, FEATURES,
+                    base2, f, row, keep, D, TILE, True, NARROW,
                 )  # fmt: skip
                 done += 1
             for i in range(masked, masked + unmasked):
                 p, m, l, o = _step(
                     HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                    base2, f, row, keep, D, TILE, False, NARROW, FEATURES,
+                    base2, f, row, keep, D, TILE, False, NARROW,
                 )  # fmt: skip
                 done += 1
-            if FEATURES.window:
+            if f.sliding_window is not None:
                 for i in range(masked + unmasked, stop - start):
                     p, m, l, o = _step(
                         HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                        base2, f, row, keep, D, TILE, True, NARROW, FEATURES,
+                        base2, f, row, keep, D, TILE, True, NARROW,
                     )  # fmt: skip
                     done += 1
             if OWN_OUT:  # all scores are computed
                 mbarrier.arrive(q_empty.index(buffer), count=1)
             stage = (done - 1) % V_STAGES
             mbarrier.wait(v_full.index(stage), (done - 1) // V_STAGES & 1)
-            if FEATURES.window and (start * TILE < low) & (start < stop - 1):
+            if f.sliding_window is not None and (start * TILE < low) & (start < stop - 1):
                 clear(HALF, values, stage, start * TILE, low, seq_len, v_clear, cleared, TILE)
                 cleared += 1
             o = _add_values(p, values, stage, o, D)
@@ -452,7 +451,7 @@ def compute(
             mbarrier.arrive(v_empty.index(stage), count=1)
             _keep_item(
                 HALF, rows, where, worth, (token, head, live), (row_0, head_0, left), part, group, m, l, o, inverse,
-                buffer, keys, D, SHARERS, GROUP, TOKENS, BUFFERS, OWN_OUT, SPLIT, FEATURES, LSE,
+                buffer, keys, D, SHARERS, GROUP, TOKENS, BUFFERS, OWN_OUT,
             )  # fmt: skip
         n += 1
     if HALF == 0:

@@ -20,6 +20,7 @@ from dsl_triton.step_plan import END, FIRST_ITEM, HOLE, SIZE
 
 # int32 of a ring's slot: an item's fields, its group of heads and what fills up a power of two
 ENTRY = gl.constexpr(16)
+SLOTS = gl.constexpr(2)  # of the ring of items
 EARLY = gl.constexpr(2)  # tiles before K's loader is done with an item it asks for the next
 FIELDS, STRIDE = gl.constexpr(FIRST_ITEM.value), gl.constexpr(SIZE.value)  # of an item in the plan
 END, HOLE = gl.constexpr(END.value), gl.constexpr(HOLE.value)
@@ -50,12 +51,11 @@ def _item(plan_ptr, place, total, NUM_GROUPS: gl.constexpr):
 
 
 @gluon.jit
-def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, SPLIT: gl.constexpr, SLOTS: gl.constexpr):
+def schedule(plan, total, entries, items, claim, NUM_GROUPS: gl.constexpr, SPLIT: gl.constexpr):
     """Hand on items until one lies behind the last: first the program's own number, then what is claimed in time.
 
     counters: items claimed, programs done; the last one done leaves zeros.
     """
-    plan_ptr, counters_ptr, total = plan
     _, full, empty = items
     programs = gl.num_programs(0)
     place = gl.program_id(0)
@@ -64,12 +64,12 @@ def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, SPLIT: gl.co
     while seq >= 0:
         if n > 0:
             mbarrier.wait(claim, (n - 1) & 1)
-            place = programs + _count_up(counters_ptr)
-        entry, seq = _item(plan_ptr, place, total, NUM_GROUPS)
+            place = programs + _count_up(plan.counters)
+        entry, seq = _item(plan.items, place, total, NUM_GROUPS)
         if SPLIT:
             while seq == HOLE:
-                place = programs + _count_up(counters_ptr)
-                entry, seq = _item(plan_ptr, place, total, NUM_GROUPS)
+                place = programs + _count_up(plan.counters)
+                entry, seq = _item(plan.items, place, total, NUM_GROUPS)
         slot = n % SLOTS
         mbarrier.wait(empty.index(slot), (n // SLOTS & 1) ^ 1)
         entries.index(slot).store(entry)
@@ -77,9 +77,9 @@ def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, SPLIT: gl.co
         mbarrier.arrive(full.index(slot), count=1)
         n += 1
     tl.extra.cuda.gdc_launch_dependents()  # the reduction of segments
-    if _count_up(counters_ptr + 1) == programs - 1:
+    if _count_up(plan.counters + 1) == programs - 1:
         lane = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
-        gl.store(counters_ptr + lane, lane * 0, mask=lane < 2)
+        gl.store(plan.counters + lane, lane * 0, mask=lane < 2)
 
 
 @gluon.jit
@@ -118,7 +118,7 @@ def _copy_rows(
 def load_queries(
     query, steps, rows, items,
     D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr,
-    SLOTS: gl.constexpr, BUFFERS: gl.constexpr, SHARES: gl.constexpr = 1,
+    BUFFERS: gl.constexpr, SHARES: gl.constexpr = 1,
 ):  # fmt: skip
     """An item's queries: a box of [tokens, heads, lanes] for each half of its rows and each panel of lanes; copies
     where no box has the rows.
@@ -171,7 +171,7 @@ def find_boxes(j, table_ptr, last_key, page_rows, PAGE: gl.constexpr, BOX: gl.co
 @gluon.jit
 def load_tiles(
     CLAIMS: gl.constexpr, load, items, table,
-    SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, SLOTS: gl.constexpr,
+    SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
 ):  # fmt: skip
     """Every tile of K, or of V, from an item's last to its first, in parts. Rows are found a part ahead of their boxes.
 

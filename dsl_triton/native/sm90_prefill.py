@@ -35,6 +35,8 @@ from common.spec.refusals import fp8_types
 from common.spec.step_plan import COUNTERS, Cut
 from common.spec.workspaces import SegmentScratch, has_room, partials
 from dsl_triton import parallel_softmax, reduce_segments
+from dsl_triton.binding import as_tensor
+from dsl_triton.features import bundle
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_boxes import (
@@ -60,7 +62,7 @@ from dsl_triton.native.sm90_config import (
     most_tokens,
     tokens_of_block,
 )
-from dsl_triton.native.sm90_load import ENTRY, load_queries, load_tiles, schedule
+from dsl_triton.native.sm90_load import ENTRY, SLOTS, load_queries, load_tiles, schedule
 from dsl_triton.native.sm90_rings import (
     FLAT,
     barrier_row,
@@ -89,7 +91,6 @@ ALLOWED = (
     "sm_90, queries of 2 bytes or fp8, outputs of 2 bytes, heads of eights up to 256 and of sixty-fours up to 512 over "
     "2 bytes, up to 128 over fp8 whose scales are one number or one per KV head, rows at multiples of 16 bytes"
 )
-SLOTS = 2  # of the ring of items
 LOG2E = gl.constexpr(1.4426950408889634)
 
 
@@ -104,24 +105,28 @@ class Workspace:
     planned: bool = False  # the plan is that of this step: a launch takes it as it is
 
 
-class Asked(NamedTuple):
-    """Features that a kernel is compiled for; their values are arguments. Triton's hooks write it as JSON."""
+class Plan(NamedTuple):
+    """A step's plan as a kernel takes it."""
 
-    causal: bool
-    window: bool
-    softcap: bool
-    sinks: bool
-    alibi: bool
-    key_scale: bool
-    value_scale: bool
-    query_scale: bool
+    items: torch.Tensor  # i32 [items of one group of heads, fields]
+    counters: torch.Tensor  # i32 [COUNTERS], of which the kernel counts in the first two
+
+
+class Sums(NamedTuple):
+    """What segments leave, as a kernel takes it.
+
+    m and l are found by acc's strides: their own follow the capacity, and Triton compiles again for integers in a tuple
+    that cease to be multiples of 16.
+    """
+
+    acc: torch.Tensor  # f32 [segments, num_tokens, num_query_heads, D]
+    m: torch.Tensor  # f32 [segments, num_tokens, num_query_heads]
+    l: torch.Tensor  # f32 [segments, num_tokens, num_query_heads]
+    acc_strides: tuple[int, ...]
 
     @classmethod
-    def of(cls, features: Features) -> "Asked":
-        """Features are already validated."""
-        f = features
-        given = (f.sliding_window, f.softcap, f.sinks, f.alibi_slopes, f.key_scale, f.value_scale, f.query_scale)
-        return cls(f.causal, *(value is not None for value in given))
+    def of(cls, parts: SegmentScratch | None) -> "Sums | None":
+        return None if parts is None else cls(*partials(parts), parts.acc.stride())
 
 
 @gluon.jit(do_not_specialize=["total", "table_stride"])
@@ -131,30 +136,25 @@ def _sm90_prefill_kernel(
     value_cache,  # the same
     out,  # as query; a pointer is not read
     out_ptr,  # [num_tokens, num_query_heads, D]
-    lse_ptr,  # f32 [num_tokens, num_query_heads]; not read without LSE
-    parts,  # (acc, f32 [segments, num_tokens, num_query_heads, D], m and l, f32 without D); not read without SPLIT
-    sinks_ptr,  # float [num_query_heads]; not read without sinks
-    slopes_ptr,  # f32 [num_query_heads]; not read without ALiBi
-    scales,  # (of K, of V, f32 [1] or [num_kv_heads], not read without them; a stride each; of queries, f32 [1])
-    plan_ptr,  # i32 [items of one group of heads, fields]
-    counters_ptr,  # i32 [2]
+    lse,  # f32 [num_tokens, num_query_heads] or None
+    partial,  # Sums; None with one segment
+    plan,
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     total,  # items of all groups, at most
     softmax_scale,
-    f,  # (sliding window, softcap)
+    f,
     table_stride,
     page_rows,  # (of K, of V): rows from a page to the next
     steps,  # of queries, then of outputs: from a token to the next, from a head to the next, in 16 bytes
-    lse_strides, acc_strides,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
-    PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
-    BUFFERS: gl.constexpr, SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
+    PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
 ):  # fmt: skip
     OUT: gl.constexpr = out_ptr.dtype.element_ty
     QUERY: gl.constexpr = query.dtype if fits_box(GROUP) else query.dtype.element_ty
     NARROW: gl.constexpr = key_cache.dtype.primitive_bitwidth == 8
     NARROW_KEYS: gl.constexpr = NARROW and key_cache.dtype != QUERY  # else K is an operand as it is
     OWN_OUT: gl.constexpr = BUFFERS == 1 or QUERY != OUT
+    SPLIT: gl.constexpr = partial is not None
     PADDED: gl.constexpr = tile_lanes(D)
     Q_LANES: gl.constexpr = panel_lanes(QUERY, D)
     PANELS: gl.constexpr = PADDED // Q_LANES
@@ -201,27 +201,20 @@ def _sm90_prefill_kernel(
     table = (claim, block_table_ptr, table_stride)
     rows = (q_boxes, q_wide, q_empty, row_scales)
     tiles = (k_tiles[0], v_tiles[0], k_tiles[1], k_tiles[2], v_tiles[1], v_tiles[2], v_clear)
-    where = (out, out_ptr, lse_ptr, parts, (steps[2], steps[3]), lse_strides, acc_strides, o_boxes)
-    worth = (sinks_ptr, slopes_ptr, scales, (f[0], f[1], softmax_scale * LOG2E))
+    where = (out, out_ptr, lse, partial, (steps[2], steps[3]), o_boxes)
+    worth = (f, softmax_scale * LOG2E)
     given = (q_boxes, q_full, q_wide, row_scales)
-    plan = (plan_ptr, counters_ptr, total)
     loading = (q_boxes, q_full, q_empty)
     WIDENERS: gl.constexpr = 2 if NARROW_KEYS else 4
     _share_out(
-        (
-            0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT, SPLIT,
-            NARROW, FEATURES, LSE,
-        ),
-        (
-            1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, SLOTS, BUFFERS, OWN_OUT, SPLIT,
-            NARROW, FEATURES, LSE,
-        ),
-        (0, given, k_load, k_tiles, items, GROUP, TOKENS, SLOTS, WIDENERS),
-        (1, given, v_load, v_tiles, items, GROUP, TOKENS, SLOTS, WIDENERS),
-        (True, k_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS),
-        (False, v_load, items, table, SHARERS, PAGE, BOX, TILE, SLOTS),
-        (query, (steps[0], steps[1]), loading, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS),
-        (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS),
+        (0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, BUFFERS, OWN_OUT, NARROW),
+        (1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, BUFFERS, OWN_OUT, NARROW),
+        (0, given, k_load, k_tiles, items, GROUP, TOKENS, WIDENERS),
+        (1, given, v_load, v_tiles, items, GROUP, TOKENS, WIDENERS),
+        (True, k_load, items, table, SHARERS, PAGE, BOX, TILE),
+        (False, v_load, items, table, SHARERS, PAGE, BOX, TILE),
+        (query, (steps[0], steps[1]), loading, items, D, GROUP, TOKENS, PANELS, BUFFERS),
+        (plan, total, entries, items, claim, NUM_GROUPS, SPLIT),
         NARROW_KEYS, NARROW,
     )  # fmt: skip
 
@@ -341,7 +334,6 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     shape, cut, config = batch.shape, _cut(batch, features, config, workspace), config.prefill
     segments, (block_q, tile_size) = cut.segments, cut.long
     parts = workspace.parts if segments > 1 else None
-    sums = partials(parts) if parts else (out, out, out)
     groups, (_, stages) = head_groups(shape), _tiles(shape, features, config)
     total = cut.most_items(batch.num_tokens, batch.num_seqs) * shape.num_kv_heads * groups
     loaded = narrow_keys(tile_size) if shape.quantised else tile_size
@@ -357,30 +349,15 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     if fits_box(group):
         queries, *results = (_head_boxes(x, *box_shape(group)) for x in (queries, *results))
     kernel[(min(config.programs, total),)](
-        queries, keys, values, *results, out, out if lse is None else lse, sums,
-        out if features.sinks is None else features.sinks,
-        out if features.alibi_slopes is None else features.alibi_slopes,
-        _scales(features, out),
-        workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
-        (features.sliding_window or 0, features.softcap or 0.0),
+        queries, keys, values, *results, out, as_tensor(lse), Sums.of(parts),
+        Plan(workspace.plan, workspace.counters), batch.block_table, total, batch.softmax_scale, bundle(features),
         batch.block_table.stride(0), (key_rows, value_rows), (*_steps(batch.query), *_steps(out)),
-        (0, 0) if lse is None else lse.stride(), sums[0].stride(),
         D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=group,
-        TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, SLOTS=SLOTS,
-        SPLIT=segments > 1, FEATURES=Asked.of(features), LSE=lse is not None, **own, num_warps=4,
+        TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, **own, num_warps=4,
     )  # fmt: skip
     if segments > 1:
         merge = (block_q, ANY_QUERY, False, cut.longest_short + 1)
         reduce_segments.reduce_segments(batch, features, out, replace(config, tile_size=tile_size), parts, lse, *merge)
-
-
-def _scales(features: Features, unread: torch.Tensor) -> tuple[torch.Tensor | int, ...]:
-    """Of K and of V, how far one KV head's lies from the next's, and of queries; `unread` where there is none."""
-    given = features.key_scale, features.value_scale
-    strides = (int(scale is not None and scale.numel() > 1) for scale in given)
-    read = (unread if scale is None else scale for scale in (*given, features.query_scale))
-    key, value, query = read
-    return key, value, *strides, query
 
 
 def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:

@@ -31,7 +31,7 @@ from dsl_triton.native.sm90_compute import (
     take_turn,
     weigh,
 )
-from dsl_triton.native.sm90_load import EARLY, ENTRY, FIELDS, field, load_queries, schedule
+from dsl_triton.native.sm90_load import EARLY, ENTRY, FIELDS, SLOTS, field, load_queries, schedule
 from dsl_triton.native.sm90_rings import FLAT, barriers
 from dsl_triton.native.sm90_store import half_rows, keep_rows, store, store_sums
 
@@ -81,7 +81,7 @@ def announcing(count):
 @gluon.jit
 def load_chunks(
     LOADER: gl.constexpr, load, items, table, D: gl.constexpr,
-    SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, SLOTS: gl.constexpr,
+    SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
 ):  # fmt: skip
     """Of every tile of K and V, from an item's last to its first, this loader's boxes of each chunk. The first loader
     asks for the next item."""
@@ -217,7 +217,7 @@ def _scored(HALF: gl.constexpr, at, s, empty):
 @gluon.jit
 def _step(
     HALF: gl.constexpr, at, j, p, m, l, o, q, chunks, base2, f, row,
-    D: gl.constexpr, TILE: gl.constexpr, MASKED: gl.constexpr, FEATURES: gl.constexpr,
+    D: gl.constexpr, TILE: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
     """A turn: p sums the values of the tile before, then tile j is scored, whose chunks are the at-th on. Then its
     softmax."""
@@ -226,7 +226,7 @@ def _step(
     first, second = _add_values(at - chunks_of(V), p, o, chunks, V)
     s, done = _scores(at, q, chunks, (first, second, p), D, TILE)
     s = _scored(HALF, at + chunks_of(D) - 1, s, chunks[2])
-    x, m, l, alpha = softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, False, FEATURES)
+    x, m, l, alpha = softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, False)
     p = gl.convert_layout(x.to(q.dtype), gl.DotOperandLayout(0, products(sum_lanes(V)), 2))
     return p, m, l, weigh((done[0], done[1]), alpha)
 
@@ -247,8 +247,7 @@ def _clear_values(
 @gluon.jit
 def compute_wide(
     HALF: gl.constexpr, rows, chunks, v_clear, items, where, worth,
-    D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr, SLOTS: gl.constexpr,
-    SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
+    D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr,
 ):  # fmt: skip
     """Four warps: half HALF of the rows of every item, and of V's lanes the item's share."""
     S: gl.constexpr = gl.SliceLayout(1, products(TILE))
@@ -257,9 +256,8 @@ def compute_wide(
     VALUES: gl.constexpr = chunks_of(V)
     q_boxes, q_full, q_empty = rows
     tiles, _, empty = chunks
-    outs, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides = where
-    sinks_ptr, slopes_ptr, f = worth
-    acc_ptr, m_ptr, l_ptr = parts
+    outs, out_ptr, lse, partial, out_steps = where
+    f, base2 = worth
     queries = reinterpret(q_boxes, tiles.dtype, [2, 64, 512], tiles.layout)
     q = queries.index(HALF)
     if HALF == 1:
@@ -269,55 +267,48 @@ def compute_wide(
     n = 0
     seq = n
     while seq >= 0:
-        seq, row_0, left, position, seq_len, start, stop, part, group = next_item(items, n, SLOTS)
+        seq, row_0, left, position, seq_len, start, stop, part, group = next_item(items, n)
         share = group % 2
         group = group // 2
         head_0 = group * GROUP
         low = 0
-        if FEATURES.window:
-            low = gl.maximum(position - f[0] + 1, 0)
+        if f.sliding_window is not None:
+            low = gl.maximum(position - f.sliding_window + 1, 0)
         if seq >= 0:
             token, head, live = half_rows(HALF, left, GROUP, TOKENS, S)
             row, m, l, masked, unmasked = limits(
-                position, seq_len, token, head_0 + head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
-                S, TILE, TOKENS, False, FEATURES,
+                position, seq_len, token, head_0 + head, start, stop, f, part, live,
+                S, TILE, TOKENS, False,
             )  # fmt: skip
-            base2 = f[2]
             o = no_sums(V)
             mbarrier.wait(q_full.index(0), n & 1)
             take_turn(HALF)
             s, _none = _scores(at, q, chunks, (), D, TILE)
             s = _scored(HALF, at + KEYS - 1, s, empty)
-            x, m, l, _alpha = softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, False, FEATURES)
+            x, m, l, _alpha = softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, False)
             p = gl.convert_layout(x.to(tiles.dtype), gl.DotOperandLayout(0, products(sum_lanes(V)), 2))
             if (stop * TILE > seq_len) | ((stop - 1) * TILE < low):
                 first_key = (stop - 1) * TILE
                 cleared = _clear_values(HALF, at + KEYS, chunks, first_key, low, seq_len, v_clear, cleared, V, TILE)
             at += chunks_of_tile(D)
             for i in range(1, masked):
-                p, m, l, o = _step(
-                    HALF, at, stop - 1 - i, p, m, l, o, q, chunks, base2, f, row, D, TILE, True, FEATURES
-                )
+                p, m, l, o = _step(HALF, at, stop - 1 - i, p, m, l, o, q, chunks, base2, f, row, D, TILE, True)
                 at += chunks_of_tile(D)
             for i in range(masked, masked + unmasked):
-                p, m, l, o = _step(
-                    HALF, at, stop - 1 - i, p, m, l, o, q, chunks, base2, f, row, D, TILE, False, FEATURES
-                )
+                p, m, l, o = _step(HALF, at, stop - 1 - i, p, m, l, o, q, chunks, base2, f, row, D, TILE, False)
                 at += chunks_of_tile(D)
-            if FEATURES.window:
+            if f.sliding_window is not None:
                 for i in range(masked + unmasked, stop - start):
-                    p, m, l, o = _step(
-                        HALF, at, stop - 1 - i, p, m, l, o, q, chunks, base2, f, row, D, TILE, True, FEATURES
-                    )
+                    p, m, l, o = _step(HALF, at, stop - 1 - i, p, m, l, o, q, chunks, base2, f, row, D, TILE, True)
                     at += chunks_of_tile(D)
-            if FEATURES.window and (start * TILE < low) & (start < stop - 1):
+            if f.sliding_window is not None and (start * TILE < low) & (start < stop - 1):
                 first_key = start * TILE
                 cleared = _clear_values(HALF, at - VALUES, chunks, first_key, low, seq_len, v_clear, cleared, V, TILE)
             o = _add_values(at - VALUES, p, o, chunks, V)
             inverse = 1.0 / gl.where(l > 0.0, l, 1.0)
             first, second, p = hopper.warpgroup_mma_wait(0, deps=[o[0], o[1], p])
             _free(empty, at - 1)
-            if not SPLIT or part < 0:
+            if partial is None or part < 0:
                 kept = q.slice(0, 256, 1)
                 keep_rows(kept, cast(weigh((first, second), inverse), tiles.dtype))
                 if share == 0:
@@ -330,16 +321,17 @@ def compute_wide(
                         HALF, outs[1], out_ptr + V, kept, q_boxes, HALF * 8, 0, row_0, head_0, left, out_steps,
                         GROUP, TOKENS, V,
                     )  # fmt: skip
-                if LSE:
-                    place = (row_0 + token).to(gl.int64) * lse_strides[0] + (head_0 + head) * lse_strides[1]
-                    gl.store(lse_ptr + place, (m + gl.log2(l)) * LN2, mask=live)
+                if lse.ptr is not None:
+                    place = (row_0 + token).to(gl.int64) * lse.strides[0] + (head_0 + head) * lse.strides[1]
+                    gl.store(lse.ptr + place, (m + gl.log2(l)) * LN2, mask=live)
             else:
-                begin = part.to(gl.int64) * acc_strides[0]
-                sums = acc_ptr + begin + share * V
-                store_sums(HALF, sums, row_0, head_0, left, acc_strides[1:], (first, second), GROUP, TOKENS, V)
-                place = (begin + (row_0 + token).to(gl.int64) * acc_strides[1]) // D + head_0 + head
-                gl.store(m_ptr + place, m, mask=live)
-                gl.store(l_ptr + place, l, mask=live)
+                begin = part.to(gl.int64) * partial.acc_strides[0]
+                sums = partial.acc + begin + share * V
+                strides = partial.acc_strides[1:]
+                store_sums(HALF, sums, row_0, head_0, left, strides, (first, second), GROUP, TOKENS, V)
+                place = (begin + (row_0 + token).to(gl.int64) * strides[0]) // D + head_0 + head
+                gl.store(partial.m + place, m, mask=live)
+                gl.store(partial.l + place, l, mask=live)
             tma.store_wait(0)
             barrier()
             mbarrier.arrive(q_empty.index(0), count=1)
@@ -354,14 +346,14 @@ def sm90_wide_kernel(
     query, key_cache,  # as of sm90_prefill.py, whose arguments these are
     value_cache,
     out_0, out_1,  # descriptors of [num_tokens, num_query_heads, D / 2]: each share of V's lanes
-    out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, scales,  # scales: not read, a cache of 8 bits has other heads
-    plan_ptr, counters_ptr, block_table_ptr, total, softmax_scale, f, table_stride, page_rows, steps, lse_strides,
-    acc_strides,
+    out_ptr, lse, partial, plan, block_table_ptr, total, softmax_scale,
+    f,  # without scales: a cache of 8 bits has other heads
+    table_stride, page_rows, steps,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
-    PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr,
-    FEATURES: gl.constexpr, LSE: gl.constexpr,
+    PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
 ):  # fmt: skip
     DTYPE: gl.constexpr = out_ptr.dtype.element_ty
+    SPLIT: gl.constexpr = partial is not None
     N: gl.constexpr = TILE // BOX
     Q_BOX: gl.constexpr = box_shape(GROUP)
     PANELS: gl.constexpr = tile_lanes(D) // 64
@@ -381,26 +373,21 @@ def sm90_wide_kernel(
     mbarrier.init(v_clear, count=2)
     hopper.fence_async_shared()
     barrier()
-    plan = (plan_ptr, counters_ptr, total)
     chunks = (tiles, full, empty)
     table = (claim, block_table_ptr, table_stride)
     load = (key_cache, value_cache, boxes, full, empty, page_rows)
-    where = ((out_0, out_1), out_ptr, lse_ptr, parts, (steps[2], steps[3]), lse_strides, acc_strides)
-    worth = (sinks_ptr, slopes_ptr, (f[0], f[1], softmax_scale * LOG2E))
+    where = ((out_0, out_1), out_ptr, lse, partial, (steps[2], steps[3]))
+    worth = (f, softmax_scale * LOG2E)
     gl.warp_specialize(
         [
-            (compute_wide, (
-                0, rows, chunks, v_clear, items, where, worth, D, GROUP, TOKENS, TILE, SLOTS, SPLIT, FEATURES, LSE,
-            )),
-            (compute_wide, (
-                1, rows, chunks, v_clear, items, where, worth, D, GROUP, TOKENS, TILE, SLOTS, SPLIT, FEATURES, LSE,
-            )),
-            (load_chunks, (0, load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
-            (load_chunks, (1, load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
-            (load_chunks, (2, load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
-            (load_chunks, (3, load, items, table, D, SHARERS, PAGE, BOX, TILE, SLOTS)),
-            (load_queries, (query, (steps[0], steps[1]), rows, items, D, GROUP, TOKENS, PANELS, SLOTS, 1, 2)),
-            (schedule, (plan, entries, items, claim, NUM_GROUPS * 2, SPLIT, SLOTS)),
+            (compute_wide, (0, rows, chunks, v_clear, items, where, worth, D, GROUP, TOKENS, TILE)),
+            (compute_wide, (1, rows, chunks, v_clear, items, where, worth, D, GROUP, TOKENS, TILE)),
+            (load_chunks, (0, load, items, table, D, SHARERS, PAGE, BOX, TILE)),
+            (load_chunks, (1, load, items, table, D, SHARERS, PAGE, BOX, TILE)),
+            (load_chunks, (2, load, items, table, D, SHARERS, PAGE, BOX, TILE)),
+            (load_chunks, (3, load, items, table, D, SHARERS, PAGE, BOX, TILE)),
+            (load_queries, (query, (steps[0], steps[1]), rows, items, D, GROUP, TOKENS, PANELS, 1, 2)),
+            (schedule, (plan, total, entries, items, claim, NUM_GROUPS * 2, SPLIT)),
         ],
         worker_num_warps=[4, 1, 1, 1, 1, 1, 1],
         worker_num_regs=[232, 24, 24, 24, 24, 24, 24],

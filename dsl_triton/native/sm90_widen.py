@@ -13,7 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_boxes import scales_rows
-from dsl_triton.native.sm90_load import field
+from dsl_triton.native.sm90_load import SLOTS, field
 
 KEYS = gl.constexpr(16)  # that a turn takes: of heads of 128 lanes by two warps 32 numbers a thread, of 40 registers
 
@@ -48,7 +48,7 @@ def _widen_rows(boxes, place, row_scales, live, WARPS: gl.constexpr):
 @gluon.jit
 def widen(
     HALF: gl.constexpr, rows, loaded, widened, items,
-    GROUP: gl.constexpr, TOKENS: gl.constexpr, SLOTS: gl.constexpr, WARPS: gl.constexpr,
+    GROUP: gl.constexpr, TOKENS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     """Every tile of K, or of V, of every item. It comes in parts, the last first. Before them: half HALF of the item's
     queries, where they need it."""

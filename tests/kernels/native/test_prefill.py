@@ -1,7 +1,6 @@
 """native.sm90_prefill without an sm_90: what it refuses, where its boxes lie, its segments, and that it compiles."""
 
 import dataclasses
-import json
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from common.cases.ask import PLAIN, Ask
 from common.cases.batch import make_batch
 from common.gpus import resolve
-from common.spec import AttentionShape, Features, UnsupportedFeature, step_plan
+from common.spec import AttentionShape, UnsupportedFeature, step_plan
 from common.spec.kernel import Capacity
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.step_plan import COUNTERS
@@ -272,9 +271,3 @@ def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers(compile
     # with 224 registers for 240, or heads of 512, Triton keeps some words of a masked tile elsewhere, none of another
     few = shape.quantised or shape.head_size > 256
     assert not any(loop["spill_traffic"] for loop in (loops[-2:] if few else loops))
-
-
-def test_triton_can_write_what_it_is_compiled_for_to_a_hook():
-    """Once a person sets a hook of compilations, Triton writes each compile-time argument as JSON."""
-    asked = native.Asked.of(Features(sliding_window=8))
-    assert json.loads(json.dumps(asked)) == [True, True, *6 * [False]] and asked.window
