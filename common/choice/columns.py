@@ -132,10 +132,12 @@ def whole(b: Columns, c: Columns) -> Undivided:
 def _in_parts(b: Columns, c: Columns) -> np.ndarray:
     """Whether the launches of long and of short queries multiply a head in parts (spec.kernel.parts_of), without lanes
     of zeros: [2, ...]."""
-    segments, tiles, dense = (c["kernel"] == KERNELS.index(name) for name in KERNELS[1:4])
-    pages, older = (b["cache_bytes"] > 1) & (b["parts"] > 1), c["whole_heads"]
-    short = pages & (segments | tiles | dense) & (older == 0)
-    long = (older < 2) & np.where(dense, b["parts"] > 1, pages & tiles) | short & segments
+    names = "parallel_softmax", "adjustable_tile", "unpaged"
+    segments, tiles, copied = (c["kernel"] == KERNELS.index(name) for name in names)
+    two, older = b["parts"] > 1, c["whole_heads"]
+    pages = two & (b["cache_bytes"] > 1)  # a copy has 16 bits
+    short = pages & (segments | tiles | copied) & (older == 0)
+    long = (pages & tiles | two & copied) & (older < 2) | short & segments
     return _both(long, short)
 
 
