@@ -229,7 +229,7 @@ class Plan(PagedAttention):
     ) -> int:
         """Compile everything that calls of this capacity use, by launches over empty sequences; return how many.
 
-        All cores compile (common/serving/ahead.py), then each kernel is launched once.
+        All cores compile (common/serving/ahead.py), then the calls that bring a kernel are made.
 
         measure: first time so many candidates at `points`, or at typical ones, and keep the fastest (`Plan.measure`).
         points: compile only for the grid cells of these (common.serving.points); a batch in such a cell then compiles

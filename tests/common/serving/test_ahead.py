@@ -1,4 +1,4 @@
-"""A warm-up compiles in threads and launches each kernel once (ahead_child.py)."""
+"""A warm-up compiles in threads and makes the calls that bring a kernel (ahead_child.py)."""
 
 import os
 import sys
@@ -33,11 +33,13 @@ def first(tmp_path_factory):
 
 
 @pytest.mark.parametrize("dsl", HELION_SLOWLY)
-def test_threads_compile_all_of_a_warm_up_and_each_kernel_is_launched_once(dsl, first, tmp_path):
+def test_threads_compile_all_of_a_warm_up_and_calls_that_bring_a_kernel_are_made(dsl, first, tmp_path):
+    """Such a call may launch a reduction that another brought."""
     said = first[1] if dsl == "triton" else warmed(tmp_path, dsl)
     assert said["here"] == [] and len(said["threads"]) >= 2
-    assert said["launched"] == [len(said["threads"])] * 2  # the second plan's kernels are in this process already
-    assert said["calls"] > len(said["threads"])
+    once, again = said["launched"]
+    assert once == again  # the second plan's kernels are in this process already
+    assert said["calls"] > once >= len(said["threads"])
 
 
 def test_with_packed_code_a_warm_up_compiles_nothing(first, tmp_path):
