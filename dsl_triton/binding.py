@@ -1,4 +1,4 @@
-"""Which Configs fit a shape and a GPU, and which dtypes and lanes a kernel's operands have."""
+"""Which Configs fit a shape and a GPU, which dtypes and lanes operands have, and how tensors become arguments."""
 
 from functools import lru_cache
 from typing import Any, NamedTuple

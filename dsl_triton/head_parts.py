@@ -107,7 +107,7 @@ def attend_parts(
         v = _load_values(value_cache_ptr, v_strides, at, FIRST, TILE_SIZE, RUN, DTYPE, MASKED)
         rest = _load_values(value_cache_ptr + FIRST, v_strides, at, REST, TILE_SIZE, RUN, DTYPE, MASKED)
         p, alpha, m, l = softmax_weights(s, 0, m, l, base2_scale(softmax_scale, f, r), f, r, MASKED)
-        # Triton deals warps over lanes as its last product needs it; by 16 lanes all warps would compute all scores.
+        # Triton spreads warps as a chain's last product needs: over 16 lanes, each warp would compute all scores.
         acc_rest = sum_values(p, rest, alpha, acc[1])
         return m, l, (sum_values(p, v, alpha, acc[0]), acc_rest)
 

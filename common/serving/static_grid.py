@@ -69,7 +69,7 @@ class StaticGrid:
             self.prepare(batch, features, config, workspace)
         cut = self.cut(batch, config, workspace)
         overlap = hasattr(config, "overlap") and config.overlap and not cut.copied
-        # A stream apart, where launches are not dependent; the one sequence of a batch is short or long.
+        # A second stream where launches are not dependent. A single sequence is short or long: nothing runs beside it.
         side = None if cut.is_short or overlap or batch.num_seqs == 1 else side_stream(batch.device)
         with beside(side):
             self.attend_pages(batch, features, out, config, workspace, lse, cut, "short")

@@ -37,7 +37,7 @@ REFUSED = ("shared_memory", "hopeless", "raced")  # count as slow; a config that
 @dataclass(frozen=True)
 class Point:
     """A candidate of a row. us: None where it was refused. rules: that `auto`'s rules of the day took it.
-    whole_heads: of PARTED the times that are later than the run."""
+    whole_heads: how many of the times PARTED are later than the run."""
 
     dsl: str
     row: tuple[str, str, str]  # whose candidates took turns on it: a DSL, or all of a run; folder, label
