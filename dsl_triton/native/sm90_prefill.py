@@ -361,18 +361,19 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
 
 
 def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:
-    """A cache as rows of heads, in boxes of one head, and how many rows further the next page begins.
+    """A cache as rows of heads, in boxes of one head, and how many rows further the next page begins; pages may
+    overlap.
 
     One without pages is laid out as one page: TMA takes no empty tensor, and sequences without keys read a first page,
     which a mask hides.
     """
     if cache.shape[0] == 0:
         cache = cache.new_zeros((1, *cache.shape[1:]))
-    blocks, _, heads, size = cache.shape
+    blocks, slots, heads, size = cache.shape
     page, row, head, _ = cache.stride()
-    lanes = min(128 // cache.element_size(), tile_lanes(size))
-    shape, steps = [blocks * (page // row), heads, size], [row, head, 1]
-    return TensorDescriptor(cache, shape, steps, [box, 1, lanes], _layout(cache, lanes)), page // row
+    lanes, page_rows = min(128 // cache.element_size(), tile_lanes(size)), page // row
+    shape, steps = [(blocks - 1) * page_rows + slots, heads, size], [row, head, 1]
+    return TensorDescriptor(cache, shape, steps, [box, 1, lanes], _layout(cache, lanes)), page_rows
 
 
 def _head_boxes(rows: torch.Tensor, tokens: int, heads: int) -> TensorDescriptor:

@@ -81,6 +81,20 @@ def test_a_box_begins_where_the_keys_are(style, head_size, kv_dtype):
             assert offset == page * cache.stride(0) + slot * cache.stride(1) + head * cache.stride(2) and at[0] < rows
 
 
+@pytest.mark.parametrize("style", ["nhd", "hnd", "overlapping"])
+def test_boxes_end_with_the_last_slot_of_the_last_page(style):
+    """TMA reads zeros behind the end."""
+    rows = torch.arange(64 * 2 * 32, dtype=torch.bfloat16).view(64, 2, 32)
+    cache = {
+        "nhd": rows.view(4, 16, 2, 32),
+        "hnd": rows.view(4, 2, 16, 32).transpose(1, 2),
+        "overlapping": rows.unfold(0, 16, 1).movedim(-1, 1),  # a page begins a token behind the one before
+    }[style]
+    descriptor, _ = native._boxes(cache, 16)
+    last_slot = (cache.shape[0] - 1) * cache.stride(0) + 15 * cache.stride(1)
+    assert (descriptor.shape[0] - 1) * descriptor.strides[0] == last_slot
+
+
 @pytest.mark.parametrize("kv_dtype", [None, E4M3])
 def test_a_cache_without_pages_has_boxes(kv_dtype):
     cache = torch.empty((0, 16, 2, 64), dtype=kv_dtype or torch.bfloat16)
