@@ -42,6 +42,7 @@ CHUNK = 16  # segments that are written at a time, and numbers of them that are 
 # What a turn of all programs, and of those that merge, cost in tiles that a program reads alone: of an H200's decodes 1
 # us each. A tile of a prompt takes as long as a turn of its merge.
 TURN, MERGE = 6, 3
+PART = 1 / 16  # of a tile: what the merge takes for each segment of a Q Block
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_hea
     turns = cdiv(items * num_kv_heads, programs).to(torch.float32)
     mean = work / torch.maximum(items, int32(1)).to(torch.float32)
     cost = (turns - 1.0) * mean + each.to(torch.float32) + turns * TURN
-    cost = torch.where(each < longest, cost + merge + cdiv(longest, each).to(torch.float32) / 16, cost)
+    cost = torch.where(each < longest, cost + merge + cdiv(longest, each).to(torch.float32) * PART, cost)
     cost = torch.where(rows <= rows_at_most, cost, float("inf"))
     return torch.where(cost <= cost.amin(0), each, 0).amax(0)
 

@@ -33,6 +33,7 @@ CHUNK = tl.constexpr(16)  # segments that are written at a time, and numbers of 
 # What a turn of all programs, and of those that merge, cost in tiles that a program reads alone: of an H200's decodes 1
 # us each. A tile of a prompt takes as long as a turn of its merge.
 TURN, MERGE = tl.constexpr(6), tl.constexpr(3)
+PART = tl.constexpr(1 / 16)  # of a tile: what the merge takes for each segment of a Q Block
 
 
 @triton.jit
@@ -113,7 +114,7 @@ def segment_tiles(
     turns = tl.cdiv(items * num_kv_heads, programs).to(tl.float32)
     mean = work / tl.maximum(items, 1).to(tl.float32)
     cost = (turns - 1.0) * mean + each.to(tl.float32) + turns * TURN
-    cost = tl.where(each < longest, cost + merge + tl.cdiv(longest, each).to(tl.float32) / 16, cost)
+    cost = tl.where(each < longest, cost + merge + tl.cdiv(longest, each).to(tl.float32) * PART, cost)
     cost = tl.where(rows <= rows_at_most, cost, float("inf"))
     return tl.max(tl.where(cost <= tl.min(cost, 0), each, 0), 0)
 
