@@ -96,15 +96,17 @@ def _shown(run: RunData, unit: str) -> dict[str, list[str]]:
 
 
 def _drawn(run: RunData, unit: str, shown: Mapping[str, Sequence[str]]) -> list[str]:
-    """The bars of a class: kernels with sentences, then baselines, then others, the fastest first. The rungs of a DSL
-    whose `auto` ran are left out: it chooses among them."""
+    """The bars of a class: kernels with sentences, then baselines, then others, the fastest first. Where more ran than
+    a picture has room for, the rungs of a DSL whose `auto` ran are left out: it chooses among them."""
     means: dict[str, float] = {}
     for (_, kernel), of in _speeds(run).items():
         means[kernel] = max(means.get(kernel, 0.0), sum(of) / len(of))
     told = {kernel for of in shown.values() for kernel in of}
     chosen = {base(kernel).removesuffix("auto") for kernel in told if base(kernel) in CALLED}
     rungs = {f"{family}{rung}" for family in chosen for rung in RUNGS}
-    rest = [kernel for kernel in means if kernel not in {unit, *told, *BOUNDS} and base(kernel) not in rungs]
+    rest = [kernel for kernel in means if kernel not in {unit, *told, *BOUNDS}]
+    if len(told) + len(rest) > MOST_SERIES:
+        rest = [kernel for kernel in rest if base(kernel) not in rungs]
     rest.sort(key=lambda kernel: (not kernel.startswith("baseline/"), -means[kernel]))
     return in_order([*in_order(told), *rest][:MOST_SERIES])
 

@@ -84,6 +84,15 @@ def test_a_sentence_a_class_says_what_a_caller_gets_or_the_best_of_each_dsl(tmp_
     assert ended == "No cell failed."
 
 
+@pytest.mark.parametrize(("others", "drawn"), [((), True), (("naive", "q_block", "split", "unpaged"), False)])
+def test_a_rung_has_a_bar_beside_auto_where_all_kernels_have_room(tmp_path, others, drawn):
+    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
+    kernels = [f"{dsl}/{rung}" for dsl in ("triton", "helion") for rung in ("auto", "static_grid", *others)]
+    run = read(synthetic_run.write(tmp_path, [rounds(load, kernel, 8.0) for kernel in (FA3, *kernels)]))
+    bars = {standing.kernel for standing in glance.verdicts(run).bars["decode"]}
+    assert ({"triton/static_grid", "helion/static_grid"} <= bars) == drawn
+
+
 def test_a_kernel_from_outside_is_on_the_first_screen(tmp_path):
     load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
     records = [rounds(load, kernel, us) for kernel, us in (("my.module:kernel", 4.0), (FA3, 8.0))]
