@@ -27,7 +27,7 @@ from dsl_helion.symmetric_memory import ruled_out
 #   2idx   page and slot as two indices: any strides, any page
 Gather = Literal["page", "flat", "2idx"]
 
-# What a load asks of the cache behind it, of all loads of a kernel: nothing, or that its lines leave first or last.
+# Eviction policy of the cache lines that a kernel's loads bring: none, evict first, or evict last.
 Eviction = Literal["", "first", "last"]
 
 TRACED = 64  # keys of any tile while Helion traces
@@ -93,11 +93,11 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gathe
 
 
 def constant_axis(num_kv_heads: int, gather: Gather, rows: int = WARP_GROUP_ROWS) -> int:
-    """The axis of a cache whose stride is a constant of the code: that of slots, so that whole pages add one offset.
+    """The axis of a cache whose stride is a constant of the code: slots, so that whole pages add one offset.
 
-    Beside wgmma under one KV head it is that of pages, which is one anyway: with both LLVM computes a slot and a lane
-    on an edge between two loops, and ptxas serialises the products there (C7515). rows: of a Q Block; a prompt's may
-    have as many as wgmma needs.
+    Under one KV head, with whole pages and enough rows of a Q Block for wgmma, it is pages, whose stride is a constant
+    anyway. With both constant LLVM moves address arithmetic between two loops, where ptxas serialises the wgmmas
+    (C7515).
     """
     return 0 if num_kv_heads == 1 and gather == "page" and rows >= WARP_GROUP_ROWS else -3
 
@@ -182,8 +182,8 @@ def kernel(function: Any, *counts: str) -> helion.Kernel:
     """Sizes and strides stay run-time values; products of float32 in IEEE, as the precision contract says.
 
     counts: integers of the kernel that follow from a batch or a number of segments: Triton's `do_not_specialize`.
-    Configs are ours alone: on sm_90 Helion's own start follows from the sizes of the first call, in a warm-up one
-    token, and from a device's facts, with which a kernel is not kept (kept.py).
+    Every launch names its config. Helion's own default on sm_90 depends on the sizes of the first call, one token in a
+    warm-up, and on facts of the device, with which a kernel cannot be kept (kept.py).
     """
     settings = {"static_shapes": False, "autotune_effort": "none", "disable_autotuner_heuristics": True}
     made = helion.kernel(function, dot_precision="ieee", **settings)

@@ -2,7 +2,7 @@
 
 Grid: a fixed number of programs, which stride over tiles x num_kv_heads. The scratch holds one region of whole tiles
 for each sequence of more than `short` query tokens. Every program computes where regions begin, a prefix sum over the
-sequences, 256 at a time: a launch for it would cost more.
+sequences, 256 at a time: a launch of its own would cost more.
 """
 
 import helion.language as hl
@@ -14,13 +14,13 @@ from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range, not_before
 from dsl_helion.primitives import find_slots, load_kv_tile, load_token_scales
 
-SEQUENCES = 256  # that the prefix sum takes at a time; kernels take it as an argument: a global is no constant size
+SEQUENCES = 256  # per step of the prefix sum; an argument of kernels, because Helion takes no global as a size
 
 
 def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short, limits=(None, None)):
     """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query.
 
-    limits: query rows, and keys of a sequence; one that exceeds them is not copied. None: none does.
+    limits: (query rows of the batch, keys of a sequence). A sequence beyond them is not copied. None: no limits.
     """
     query_start = hl.load(query_start_loc, [seq], extra_mask=live)
     query_end = hl.load(query_start_loc, [seq + 1], extra_mask=live)

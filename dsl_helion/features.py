@@ -13,7 +13,7 @@ from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import deals_lanes, is_power_of_two, is_wider
 
 PLAIN = Cdna()
-HEADROOM = 2.0**15  # multiplies P in fp16, which is at most 1 and whose smallest number is 2^-24
+HEADROOM = 2.0**15  # factor of P in fp16, so that small weights do not become 0
 
 _FIELDS = (
     "non_causal",

@@ -1,5 +1,5 @@
-"""Heads of 80, 96, 160 and 192 lanes as parts: products over 64 or 128 lanes and over the rest, in place of one over
-128 or 256 (ours).
+"""Heads of 80, 96, 144, 160 and 192 lanes in two parts: a product over 64 or 128 lanes and one over the rest, in place
+of one over 128 or 256 (ours).
 
 Q is a tuple, (first lanes, the rest), or (all lanes,) of other heads; dsl_triton/head_parts.py says the same in Triton,
 and why. A part of Q, K, V or the output is a view of its lanes, made on the host, because hl.load adds to no address.

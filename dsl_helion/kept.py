@@ -1,10 +1,11 @@
 """What Helion generated, kept on the disk beside Triton's cache: a second process neither traces nor generates.
 
-Helion keeps nothing between processes: of two seconds a kernel it takes one and a half before Triton, whose cache then
-has the binary. Here each kernel's module lies in a file by what it was generated for: sources of this package,
+Helion keeps nothing between processes. A new kernel takes two seconds: one and a half in Helion, the rest in Triton,
+which caches the binary. Here each kernel's module lies in a file by what it was generated for: sources of this package,
 versions, device, config, and Helion's own key of the arguments. That key is whole only after tracing, when it is known
 which sizes the code holds; they are kept beside it (`_facts`) and compared with the arguments of the next process, by
-classes at least as fine as Helion's. Behind the code stands Triton's key of it, which Triton would find by parsing it.
+classes at least as fine as Helion's. A file also holds Triton's key of the code, which Triton would otherwise compute
+by parsing it.
 
 A file is read where this user alone could have written it and its hash is right; any other is left alone with a
 warning, and the kernel is generated. Files are written whole and then named, so that processes may share the folder.
@@ -67,8 +68,8 @@ def for_any_counts(function: Callable, counts: Collection[str]) -> Callable:
 
 
 class Absent(NamedTuple):
-    """The GPU that this process generates code for, which is not here, and whether it is to generate for a key: others
-    may do so beside it."""
+    """An absent GPU that this process generates code for. mine: whether this process, not another one, generates the
+    kernel of a key."""
 
     gpu: Gpu
     mine: Callable[[str], bool]
@@ -83,7 +84,7 @@ def generate_for(gpu: Gpu, mine: Callable[[str], bool]) -> None:
 
 
 def target(device: torch.device) -> str:
-    """What code is generated for; empty where it is not kept, for kernels that are interpreted are about to change."""
+    """The GPU that code is generated for, in words; empty in the interpreter, where nothing is kept."""
     gpu = _absent[0].gpu if _absent else gpu_of(device)
     if gpu is None or os.environ.get("TRITON_INTERPRET") == "1":
         return ""

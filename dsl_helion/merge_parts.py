@@ -1,6 +1,6 @@
 """Merge the sums that the segments of a Q Block left: the last launch of a static grid, itself of fixed size.
 
-A program takes rows of Q Blocks by stride; the plan says of each Q Block which its first item is, where it has several.
+A program takes rows of Q Blocks by stride. The plan names the first item of each Q Block that has several.
 """
 
 from dataclasses import dataclass

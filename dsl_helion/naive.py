@@ -1,6 +1,6 @@
 """The baseline (paper 4.3, Listing 3): one program per query token and query head; a tile is a page. The textbook.
 
-Self-contained on purpose: the whole algorithm is in this file, and features that arrived later are refused by name.
+Self-contained on purpose: the whole algorithm is in this file. Features that are not in SUPPORTS are refused by name.
 Two launch grids, as in the paper: query tokens x query heads for prefill, sequences x query heads for decode (there a
 program walks the query tokens of its sequence, so a batch that also holds prefills stays right, only slow).
 """

@@ -1,9 +1,9 @@
-"""Long queries that unpaged.py leaves to their pages (ours): almost no batch has any.
+"""Attend through pages to the long queries that unpaged.py does not copy (ours). Almost no batch has any.
 
 Which these are is decided on the device: without a copy (`context`) those with a context, else those whose region does
 not fit into the scratch. Grid: a fixed number of programs, which stride over Q Blocks x segments x num_kv_heads where
-the batch has such a query, and leave at once where it has none: a program for each Q Block would take the units from
-the launch beside them for as long as it searches.
+the batch has such a query, and leave at once where it has none. With a program for each Q Block the search alone would
+keep SMs from the launch that runs beside.
 """
 
 import helion.language as hl

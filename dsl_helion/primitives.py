@@ -110,7 +110,7 @@ def store_lse(tensor, row, head, live, m, l):
 
 
 def store_partial(partial, segment, row, head, live, m, l, acc, lanes=slice(None)):
-    """What one segment found, into (acc [segments, tokens, heads, head_size], m, l); nothing where that is None."""
+    """Store the m, l and acc of one segment into (acc [segments, tokens, heads, head_size], m, l); None: do nothing."""
     to_acc, to_m, to_l = partial
     if to_acc is not None:
         at = [segment, row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
@@ -299,9 +299,9 @@ def split_sums(l, f):
     """l [block_m] as `add_sums` takes it: [block_m, 4, 4], l in the first place, for under 64 rows and tiles of under
     128 keys; else as it is.
 
-    Several warps share the keys of so few rows. A sum over a tile's keys would be exchanged between their lanes and
-    between them, 3 of 8 barriers a tile on sm_90. Each place adds up its own keys; the places are added once. Tiles of
-    128 keys have half as many such sums, and no registers left for the places: they spill.
+    Several warps share the keys of so few rows. A sum over all keys of a tile would take shuffles, and 3 of its 8
+    barriers on sm_90. Here each place sums its own keys, and join_sums adds the places once. Tiles of 128 keys would
+    spill: they leave no registers for the places.
     """
     if f["split_sums"] is not None:
         four = hl.arange(4)
@@ -325,7 +325,7 @@ def join_sums(l, f):
 
 
 def softmax_weights(s, value_scales, m, l, base2, f, r, masked):
-    """P of scores s [block_m, tile_size], what the sums of V so far are worth beside it, and the new m and l.
+    """P of scores s [block_m, tile_size], alpha, by which the sums of V so far are multiplied, and the new m and l.
 
     m is in base 2, s is not yet. Scaling the row's maximum, not each score, saves the registers of a second copy of s.
     P in fp16 beside a bf16 query carries HEADROOM until `finished`.

@@ -21,7 +21,7 @@ from dsl_helion.primitives import LN2, cut, is_other, other_half, rescale, seque
 
 @dataclass(frozen=True)
 class _Reduce:
-    """Not the segments' config: what they were cut by is no part of this code."""
+    """The merge's own config: its code does not depend on that of the segments."""
 
     num_warps: int
     num_stages: int = 1  # there is no loop over tiles
@@ -39,8 +39,8 @@ def load_parts(partial, place, head, num_segments, slots):
 
 
 def merge_row(acc, m, l, out, lse, row, kv_head, head, live, f):
-    """Write out (and lse) at `row`, int64, for a layer of a wide buffer may lie 2^31 elements on: what `live`
-    segments left. Others hold anything."""
+    """Write out (and lse) at `row` from what `live` segments left; the others hold garbage. row: int64, because a row
+    may begin 2^31 elements into a tensor."""
     m = torch.where(live, m, float("-inf"))
     top = m.amax(0)
     weight = torch.exp2(m - torch.where(top == float("-inf"), 0.0, top))
@@ -121,7 +121,7 @@ def reduce_segments(
 
     config, block_q and what follows are those of the launch of the segments.
     """
-    slots = max(helion.next_power_of_2(config.num_segments), 8)  # fewer segments take this code: one trace for all
+    slots = max(helion.next_power_of_2(config.num_segments), 8)  # fewer segments share this code
     args = (
         *partials(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features),
         batch.shape.queries_per_kv, block_q, config.tile_size.bit_length() - 1, config.num_segments, slots,

@@ -3,8 +3,8 @@
 Grids: Config's programs, whatever the batch. New over parallel_softmax.py: no axis follows the batch, so one captured
 graph serves every batch up to its capacity, and a large capacity costs a small batch nothing. The plan (step_plan.py)
 is made once for all layers of a step: Q Blocks of few rows for short queries, of many rows for long ones, cut into
-segments where programs would wait for the longest. Either class has a launch, and so registers, of its own, whose
-programs claim items:
+segments where programs would wait for the longest. Each class has a launch of its own, with its own registers; the
+programs of a launch claim items:
     "short"   queries of up to SHORT_QUERY tokens, through pages, as parallel_softmax.py reads them
     "copied"  longer ones, out of a copy of their keys, as unpaged.py reads them
     "paged"   longer ones whose copy has no room, or in captures of few tokens, as adjustable_tile.py reads them
@@ -86,8 +86,8 @@ class Part:
 class Copied(Cdna):
     """Long queries whose keys are copied first. copy_programs: of the copy, over all its tiles.
 
-    least_tokens: captures of fewer query tokens copy nothing: so many give each program a Q Block. 0: none copies.
-    least_query_len: nor do captures whose longest query has fewer: their Q Blocks would read a copied key too seldom.
+    least_tokens: captures of fewer query tokens copy nothing, because some programs would get no Q Block. 0: no copies.
+    least_query_len: captures whose longest query is shorter copy nothing, because each copied key is read too seldom.
     gather: how the copy reads the pages, as of unpaged.Prefill.
     """
 
@@ -144,7 +144,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 
 def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    """The same for every batch of a capture's hints: as many programs as stay on the GPU together."""
+    """One config for all batches with the hints of a capture: as many programs as the GPU holds at once."""
     wide = max(shape.head_size, shape.value_lanes) > 128
     keys, rows = (32, 32 if wide else 64) if gpu.mfma else (64, 64)  # of a decode, of a prompt
     held = 1 if wide and not gpu.mfma else 2  # programs a unit, of a prompt
@@ -214,7 +214,7 @@ def store_item(plan, at, kv_head, m, l, acc, acc_rest, out, lse, partial, f, que
 
 
 def places(counters, which, num_kv_heads):
-    """How many places a launch's list has: its items under each KV head."""
+    """The number of places of a launch's list: items x KV heads."""
     shorts = hl.load(counters, [SHORT_ITEMS])
     if which == 0:
         return shorts * num_kv_heads
@@ -222,7 +222,7 @@ def places(counters, which, num_kv_heads):
 
 
 def item_of(counters, place, which, num_kv_heads):
-    """The item of a place. The heads of an item are neighbours."""
+    """The number of a place's item. The KV heads of an item have neighbouring places."""
     item = div(place, num_kv_heads)
     if which != 0:  # behind those of short queries
         item = item + hl.load(counters, [SHORT_ITEMS])
@@ -321,7 +321,7 @@ def _attend_items_kernel(
             else:
                 place = end_place
             busy = place < end_place
-        if place == end_place + int32(programs - 1):  # of as many claims as places the last: for the next layer
+        if place == end_place + int32(programs - 1):  # the last claim resets the counter for the next layer
             counters[2 * which] = 0
 
 

@@ -6,8 +6,8 @@ first; in a sequence the last Q Block first. So what is left at the end is small
 the same K and V, out of L2. Segments of a Q Block stand side by side; KV heads are not planned, as each has the same
 items. Tiles have `unit` keys where sequences of both classes are compared.
 
-How many segments share a Q Block, the device chooses (segment_tiles), of either class as many as end soonest, where
-each program takes the next item when it is done with one. The items of short queries come first, as either class has a
+The device chooses the number of segments of a Q Block for each class (segment_tiles): the number that ends first if
+each program takes the next item when it is done with one. The items of short queries come first, as each class has a
 launch of its own, and an item says where the copy of its sequence's keys lies (copy_pages.py).
 """
 
@@ -38,9 +38,9 @@ from dsl_helion.copy_pages import region_tiles
 from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range
 
-CHUNK = 16  # segments that are written at a time, and numbers of them that are compared
-# What a turn of all programs, and of those that merge, cost in tiles that a program reads alone: of an H200's decodes 1
-# us each. A tile of a prompt takes as long as a turn of its merge.
+CHUNK = 16  # segments written at a time, and numbers of segments compared
+# Costs in tiles that one program reads: of a wave of all programs, and of a wave of the merge of decodes, 1 us each on
+# an H200. A wave of the merge of prompts costs one tile.
 TURN, MERGE = 6, 3
 PART = 1 / 16  # of a tile: what the merge takes for each segment of a Q Block
 
@@ -106,12 +106,12 @@ def with_more(longest, work, which, query_len, seq_len, count, block_q, sees, f,
 
 
 def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_heads, merge, each):
-    """Tiles of a segment, of those in `each`, with which the items end soonest.
+    """The entry of `each`, tiles of a segment, with which the items end first.
 
     longest, work: tiles of the longest Q Block, and of all. items, rows: how many items there are, and rows of scratch,
-    with each choice, under one KV head. merge: tiles that the merge takes as long as. The bytes, or products, of all
-    items take as long however they are cut. What a cut changes is latency: of the tiles that the last program reads one
-    after the other, of its turns, of the merge.
+    with each choice, under one KV head. merge: the cost of the merge, in tiles. The bytes and products of all items are
+    the same for every choice. What differs is latency: of the tiles that the last program reads, of the waves, and of
+    the merge.
     """
     turns = cdiv(items * num_kv_heads, programs).to(torch.float32)
     mean = work / torch.maximum(items, int32(1)).to(torch.float32)
@@ -122,7 +122,7 @@ def segment_tiles(longest, work, items, rows, programs, rows_at_most, num_kv_hea
 
 
 def merge_turns(rows, programs, at_once):
-    """Turns of a merge of so many rows: at once it has `at_once` for each program that takes items."""
+    """Waves of a merge of so many rows: a wave has `at_once` rows for each program that takes items."""
     return cdiv(rows, int32(programs * at_once))
 
 
@@ -307,10 +307,9 @@ def item_at(plan, item):
 def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -> int:
     """Fill `plan` with the items of the batch's sequences.
 
-    Sets `counters`: zeros, in which launches count, whatever a launch that was broken off left there; how many items
-    there are, HOLEs among them; whether a sequence is beyond the capacity. Returns how many entries were written at
-    most; a capture of larger batches keeps that number. Raises SpecError where the plan has no room. Of the features
-    only those count that hide keys.
+    Sets `counters`: zeros for launches to count in, even if an earlier launch was interrupted; the number of items,
+    HOLEs among them; whether a sequence is beyond the capacity. Returns the most entries that may be written; a capture
+    of larger batches keeps that number. Raises SpecError if the plan has no room. Only features that hide keys count.
     """
     items, blocks = cut.ensure_room(plan, batch), cut.most_blocks(batch.num_tokens, batch.num_seqs)
     args = (

@@ -22,8 +22,8 @@ def padded(head_size):
 def value_dtype(query_dtype, token_scales):
     """Dtype of P and V as operands: the query's, but fp16 beside an fp8 query.
 
-    bf16 where fp16 could not hold P times V's scale per token. sm_90 sums products of fp8 in 14 bits: over 131,072 keys
-    that loses 13%. fp16 holds each number of fp8, and needs no V with its keys side by side in shared memory.
+    bf16 if V has a scale per token, because P times it may exceed fp16. Never fp8: sm_90 sums products of fp8 in 14
+    bits, which loses 13% over long contexts. fp16 holds each fp8 number, and V needs no transposition for it.
     """
     dtype = tl.float16 if query_dtype.is_fp8() else query_dtype
     return tl.bfloat16 if token_scales and dtype == tl.float16 else dtype
@@ -39,12 +39,12 @@ def deals_lanes(dtype, rows):
 
 
 def is_ptx(_semantic=None):
-    """Whether the code that is made is NVIDIA's: a constant, False in the interpreter, which has no assembly."""
+    """Whether the kernel compiles to PTX, as a constant. False in the interpreter, which has no inline assembly."""
     options = getattr(getattr(_semantic, "builder", None), "options", None)
     return tl.constexpr(getattr(options, "backend_name", "") == "cuda")
 
 
-is_ptx.__triton_builtin__ = True  # so that Triton gives it what it makes code with
+is_ptx.__triton_builtin__ = True  # so that Triton passes it `_semantic`
 
 
 @triton.constexpr_function
@@ -60,7 +60,7 @@ def widens_pairs(dtype, wanted, rows, ptx):
 def product_lanes(value_size, head_lanes, rows, dtype):
     """Lanes of V and of the accumulator in products of so many rows beside a query of `dtype`.
 
-    As many as V has. Where sm_90 takes 16 bits from shared memory, also as many bytes as K has, up to 64 lanes: with
+    Those of V, padded. If the product reads V from shared memory, at least as many bytes as K has, up to 64 lanes: with
     fewer ptxas 12.8.93 (triton 3.6 and 3.7) loses V's address (nvidia_code.lost_descriptors).
     """
     lanes = padded(value_size)
@@ -89,7 +89,7 @@ fits = fits_one  # Helion's also asks whether the gather form applies
 
 
 class Tensor(NamedTuple):
-    """A tensor as a kernel takes it: its pointer and its strides, in elements; None twice where there is none."""
+    """A tensor as a kernel argument: its pointer and its strides in elements; both None for a missing tensor."""
 
     ptr: Any
     strides: Any
@@ -101,8 +101,8 @@ def as_tensor(tensor: torch.Tensor | None) -> Tensor:
 
 
 class Partial(NamedTuple):
-    """What segments leave, as a kernel takes it: f32 acc [num_segments, rows, num_query_heads, VALUE_SIZE], m and l
-    [num_segments, rows, num_query_heads]; strides in elements, l's are m's."""
+    """Partial results of segments as a kernel argument: f32 acc [num_segments, rows, num_query_heads, VALUE_SIZE], and
+    m, l [num_segments, rows, num_query_heads]; strides in elements. l has the strides of m."""
 
     acc: Any
     m: Any
@@ -122,12 +122,11 @@ def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:
 
 
 def cache_strides(batch: PagedBatch, run: int = 1) -> tuple[tuple[Any, ...], tuple[int, ...] | None]:
-    """Strides of K and of V as kernel arguments, the latter None where they are K's, as in the cache of every serving
-    engine: both loads then share their offsets, which saves registers, and the stride of a slot is a constant.
+    """Strides of K and of V as kernel arguments. V's are None if they equal K's, as in the caches of serving engines:
+    both loads then share their offsets, which saves registers, and the stride of a slot is a constant.
 
-    Tiles that are loaded key by key (run 1) have (rows of a page, elements of a row, those of a head) in place of K's
-    where a page is a whole number of rows, a row being a slot of all KV heads, and 32 bits number all rows
-    (primitives.row_offset).
+    For tiles that are loaded key by key (run 1), K's are (rows per page, elements per row, elements per head). A row is
+    one slot of all KV heads. This needs pages of whole rows, and 32 bits to number all rows (primitives.row_offset).
     """
     strides, of_values = batch.key_cache.stride(), batch.value_cache.stride()
     return (strides, of_values) if of_values != strides else (_constant(strides, batch.key_cache.shape[0], run), None)

@@ -2,7 +2,7 @@
 
 Grid: a fixed number of programs, which stride over tiles x num_kv_heads. The scratch holds one region of whole tiles
 for each sequence of more than SHORT query tokens. Every program computes where regions begin, a prefix sum over the
-sequences, 256 at a time: a launch for it would cost more.
+sequences, 256 at a time: a launch of its own would cost more.
 """
 
 import triton
@@ -16,7 +16,7 @@ from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, not_before
 from dsl_triton.primitives import find_slots, load_kv_tile, load_token_scales
 
-SEQUENCES = tl.constexpr(256)  # that the prefix sum takes at a time
+SEQUENCES = tl.constexpr(256)  # per step of the prefix sum
 UNLIMITED = 2**31 - 1  # no int32 exceeds it
 
 
@@ -26,7 +26,7 @@ def region_tiles(
 ):  # fmt: skip
     """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query.
 
-    limits: query rows, and keys of a sequence; one that exceeds them is not copied. None: none does.
+    limits: (query rows of the batch, keys of a sequence). A sequence beyond them is not copied. None: no limits.
     """
     query_start = tl.load(query_start_loc_ptr + seq, mask=live, other=0)
     query_end = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0)

@@ -154,7 +154,7 @@ def tile_sources(
 def _blocks(
     tensors: tuple[torch.Tensor, ...], tile_size: int, lanes: int, value_lanes: int, parts: int, descriptors: bool
 ) -> tuple[Block | None, ...]:
-    """Of K and V [rows, lanes of one head or of several], in tiles of as many lanes as one head has."""
+    """Blocks of K and V [rows, lanes of one head or of several]; a tile has the lanes of one head."""
     first, rest = (lanes, value_lanes), (None, None)
     if parts == 2:
         first = first_part(lanes), first_part(value_lanes)
@@ -164,7 +164,7 @@ def _blocks(
 
 
 def _block(tensor: torch.Tensor, box: list[int], descriptors: bool) -> Block:
-    """Of a tensor [rows, lanes], in tiles of `box`."""
+    """The Block of a tensor [rows, lanes], in tiles of `box`."""
     if descriptors:
         return TensorDescriptor.from_tensor(tensor, box)
     return Rows(tensor, tensor.stride(0), tensor.shape[0])

@@ -14,7 +14,7 @@ from common.spec.features import kernel_operands
 from dsl_triton.binding import deals_lanes, padded, strides
 
 PLAIN = Cdna()
-HEADROOM = tl.constexpr(2.0**15)  # multiplies P in fp16, which is at most 1 and whose smallest number is 2^-24
+HEADROOM = tl.constexpr(2.0**15)  # factor of P in fp16, so that small weights do not become 0
 
 
 class Bundle(NamedTuple):
@@ -66,8 +66,8 @@ def bundle(features: Features, config: Cdna = PLAIN) -> Bundle:
 
 
 def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """common.spec.kernel.new_tokens, but None too where K and V differ in size or strides: kernels take one set of
-    both.
+    """common.spec.kernel.new_tokens, but None if K and V differ in size or strides: kernels take one size and one set
+    of strides.
     """
     if batch.shape.value_size is not None or batch.key is None or batch.key.stride() != batch.value.stride():
         return None, None
@@ -166,8 +166,8 @@ def deal_lanes(v):
 def widen_pairs(v):
     """V of e4m3fn as fp16, four neighbouring keys at once, by NVIDIA's instruction.
 
-    A product wants two keys of a lane in a register. Triton's cast pairs their bytes by four instructions; four bytes
-    that assembly asks for at once are put together by three: 750 instructions a tile of 32 keys for 911.
+    A product takes two neighbouring keys of a lane in one register. Inline assembly on four bytes at once needs three
+    instructions to bring them together, Triton's cast four.
     """
     return tl.inline_asm_elementwise(
         "{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.rn.f16x2.e4m3x2 $0, a; cvt.rn.f16x2.e4m3x2 $1, b; }",

@@ -1,9 +1,8 @@
-"""Heads of 80, 96, 160 and 192 lanes as parts: products over 64 or 128 lanes and over the rest, in place of one over
-128 or 256 (ours).
+"""Heads of 80, 96, 144, 160 and 192 lanes in two parts: a product over 64 or 128 lanes and one over the rest, in place
+of one over 128 or 256 (ours).
 
-Q and the sums of V are tuples, (first lanes, the rest), or (all lanes,) of other heads. Both parts of a score are one
-sum, so that the softmax is as before. What is left out is a quarter of all loads, of the products and of the shared
-memory.
+Q and the sums of V are tuples, (first lanes, the rest), or (all lanes,) of other heads. Both parts add to the same
+scores, so the softmax does not change. This saves a quarter or more of the loads, the products and the shared memory.
 """
 
 import triton

@@ -1,6 +1,6 @@
 """Merge the sums that the segments of a Q Block left: the last launch of a static grid, itself of fixed size.
 
-A program takes rows of Q Blocks by stride; the plan says of each Q Block which its first item is, where it has several.
+A program takes rows of Q Blocks by stride. The plan names the first item of each Q Block that has several.
 """
 
 import triton
@@ -74,7 +74,7 @@ def _merge_parts_kernel(
 def merge_parts(batch, features, out, workspace: PlannedScratch, cut: Cut, lse, overlap: bool) -> None:
     """Write out (and lse) of every Q Block that is several items. cut: of the plan.
 
-    overlap: the launch before takes the items of short queries, and all are.
+    overlap: begin while the launch before runs, which takes the items of short queries; there are no others.
     """
     shape = batch.shape
     parts, rows, helpers, blocks, warps = cut.merge_form(batch)

@@ -24,8 +24,8 @@ LN2 = tl.constexpr(0.6931471805599453)
 def head_and_block(f, NUM_KV_HEADS: tl.constexpr, LAST_FIRST: tl.constexpr = False):
     """This program's KV head and its number among the programs of that head, counted down with LAST_FIRST.
 
-    The hardware deals programs to f.xcds dies in turn. With them the programs of a die take neighbouring places of an
-    order in which heads are the slow axis (AITER's remap, and Helion's xcd_remap); without, heads are the fast axis.
+    Heads are the fast axis of the grid, unless f.xcds is set. The hardware assigns programs to f.xcds dies in turn, so
+    each die gets neighbouring places here, with heads as the slow axis (AITER's remap, and Helion's xcd_remap).
     """
     program = tl.program_id(0)
     if f.xcds is None:
@@ -149,7 +149,7 @@ def store_lse(ptr, strides, row, head, live, m, l):
 def store_partial(
     partial, segment, row, head, live, m, l, acc, VALUE_SIZE: tl.constexpr
 ):  # fmt: skip
-    """What one segment found, into a binding.Partial."""
+    """Store the m, l and acc of one segment into a binding.Partial."""
     part = segment.to(tl.int64)
     to = partial.acc + part * partial.acc_strides[0]
     store_rows(to, partial.acc_strides[1:], row, head, live, acc, VALUE_SIZE)
@@ -195,8 +195,8 @@ def find_slots(block_table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE: tl.c
 def row_offset(page, slot, strides):
     """Elements from the first slot of a cache to others, int64; strides: as binding.cache_strides has them.
 
-    A row takes one register, and its address a multiply-add of a constant. Rows of a page are no constant: Triton would
-    keep the slots' share of all addresses in registers of their own.
+    By rows an address is one register times a constant. The number of rows of a page is a run-time value: if it were a
+    constant, Triton would keep the slots' part of all addresses in registers of its own.
     """
     if len(strides) == 3:
         row = page.to(tl.int32) * strides[0] + slot.to(tl.int32)
@@ -339,9 +339,9 @@ def split_sums(l, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr):
     """l [BLOCK_M] as `add_sums` takes it: [BLOCK_M, 4, 4], l in the first place, for under 64 rows and tiles of under
     128 keys; else as it is.
 
-    Several warps share the keys of so few rows. A sum over a tile's keys would be exchanged between their lanes and
-    between them, 3 of 9 barriers a tile on sm_90. Each place adds up its own keys; the places are added once. Tiles of
-    128 keys have half as many such sums, and no registers left for the places: they spill.
+    Several warps share the keys of so few rows. A sum over all keys of a tile would take shuffles, and 3 of its 9
+    barriers on sm_90. Here each place sums its own keys, and join_sums adds the places once. Tiles of 128 keys would
+    spill: they leave no registers for the places.
     """
     if BLOCK_M < 64 and TILE_SIZE < 128:
         four = tl.arange(0, 4)
@@ -373,7 +373,7 @@ def join_sums(l):
 
 @triton.jit
 def softmax_weights(s, value_scales, m, l, base2, f, r, MASKED: tl.constexpr):
-    """P of scores s [BLOCK_M, TILE_SIZE], what the sums of V so far are worth beside it, and the new m and l.
+    """P of scores s [BLOCK_M, TILE_SIZE], alpha, by which the sums of V so far are multiplied, and the new m and l.
 
     m is in base 2, s is not yet. Scaling the row's maximum, not each score, saves the registers of a second copy of s:
     33 spills a tile of 128 x 64 on sm_90. P in fp16 beside a bf16 query carries HEADROOM until `finished`.

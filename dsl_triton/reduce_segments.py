@@ -90,7 +90,7 @@ def reduce_segments(
     """
     shape = batch.shape
     rows = batch.num_seqs * longest_query if by_sequence else batch.num_tokens
-    slots = max(triton.next_power_of_2(config.num_segments), 8)  # fewer segments take this code: one warp for all
+    slots = max(triton.next_power_of_2(config.num_segments), 8)  # fewer segments share this code, of one warp
     _reduce_segments_kernel[(rows * shape.num_query_heads,)](
         as_partial(workspace), batch.query_start_loc, batch.seq_lens, as_tensor(out), as_tensor(lse), batch.num_seqs,
         config.num_segments, block_q, config.tile_size, bundle(features),

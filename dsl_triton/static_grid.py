@@ -3,8 +3,8 @@
 Grids: Config's programs, whatever the batch. New over parallel_softmax.py: no axis follows the batch, so one captured
 graph serves every batch up to its capacity, and a large capacity costs a small batch nothing. The plan (step_plan.py)
 is made once for all layers of a step: Q Blocks of few rows for short queries, of many rows for long ones, cut into
-segments where programs would wait for the longest. Either class has a launch, and so registers, of its own, whose
-programs claim items:
+segments where programs would wait for the longest. Each class has a launch of its own, with its own registers; the
+programs of a launch claim items:
     "short"   queries of up to SHORT_QUERY tokens, through pages, as parallel_softmax.py reads them
     "copied"  longer ones, out of a copy of their keys, as unpaged.py reads them
     "paged"   longer ones whose copy has no room, or in captures of few tokens, as adjustable_tile.py reads them
@@ -72,8 +72,8 @@ class Part:
 class Copied(Cdna):
     """Long queries whose keys are copied first. copy_programs: of the copy, over all its tiles.
 
-    least_tokens: captures of fewer query tokens copy nothing: so many give each program a Q Block. 0: none copies.
-    least_query_len: nor do captures whose longest query has fewer: their Q Blocks would read a copied key too seldom.
+    least_tokens: captures of fewer query tokens copy nothing, because some programs would get no Q Block. 0: no copies.
+    least_query_len: captures whose longest query is shorter copy nothing, because each copied key is read too seldom.
     descriptors: as of unpaged.Prefill.
     """
 
@@ -135,7 +135,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 
 def default(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    """The same for every batch of a capture's hints: as many programs as stay on the GPU together."""
+    """One config for all batches with the hints of a capture: as many programs as the GPU holds at once."""
     wide = max(shape.head_size, shape.value_lanes) > 128
     keys, rows = (32, 32 if wide else 64) if gpu.mfma else (64, 64)  # of a decode, of a prompt
     held = 1 if wide and not gpu.mfma else 2  # programs a unit, of a prompt
@@ -215,8 +215,8 @@ def store_item(
 
 @triton.jit
 def list_of(counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
-    """Of a launch's list: its first item, behind those of short queries, and how many places it has: its items under
-    each KV head. It is read again where it is needed: a number that lives over the loop of tiles takes a register."""
+    """The first item of a launch's list, and its number of places: items x KV heads. Items of short queries come first.
+    Read it again where it is needed: a value that lives across the loop over tiles takes a register."""
     shorts = tl.load(counters_ptr + SHORT_ITEMS)
     if WHICH == 0:
         return 0, shorts * NUM_KV_HEADS
@@ -226,14 +226,14 @@ def list_of(counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
 
 @triton.jit
 def item_of(plan_ptr, counters_ptr, place, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
-    """Where the item of a place lies. The heads of an item are neighbours."""
+    """The address of a place's item. The KV heads of an item have neighbouring places."""
     first, _ = list_of(counters_ptr, WHICH, NUM_KV_HEADS)
     return plan_ptr + (first + place // NUM_KV_HEADS) * SIZE
 
 
 @triton.jit
 def first_item(plan_ptr, counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
-    """This program's first place, whether there is such a one, the item's seq and its other fields."""
+    """This program's first place, whether it exists, the item's seq and its other fields."""
     place = tl.program_id(0)
     first, total = list_of(counters_ptr, WHICH, NUM_KV_HEADS)
     there = place < total
@@ -246,10 +246,10 @@ def first_item(plan_ptr, counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.con
 
 @triton.jit
 def next_item(plan_ptr, counters_ptr, WHICH: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
-    """The place after this program's, as `first_item`: none where every place has a program of its own.
+    """Claim the next place; returns what `first_item` does. No place is left if each has a program of its own.
 
-    There are as many claims as places, for each program's last one finds none: the last claim of all sets the counter
-    for the next layer.
+    Each program claims until it finds no place, so there are as many claims as places. The last of all claims resets
+    the counter for the next layer.
     """
     first, total = list_of(counters_ptr, WHICH, NUM_KV_HEADS)
     place = total

@@ -6,9 +6,9 @@ first; in a sequence the last Q Block first. So what is left at the end is small
 the same K and V, out of L2. Segments of a Q Block stand side by side; KV heads are not planned, as each has the same
 items. Tiles have UNIT keys where sequences of both classes are compared.
 
-How many segments share a Q Block, the host says, or the device chooses (segment_tiles), of either class as many as end
-soonest, where each program takes the next item when it is done with one. Then the items of short queries come first, as
-either class has a launch of its own, and an item says where the copy of its sequence's keys lies (copy_pages.py).
+The host gives the number of segments of a Q Block, or the device chooses it for each class (segment_tiles): the number
+that ends first if each program takes the next item when it is done with one. Then the items of short queries come
+first, as each class has a launch of its own, and an item says where the copy of its keys lies (copy_pages.py).
 """
 
 import triton
@@ -29,9 +29,9 @@ REFUSED, MERGES = tl.constexpr(step_plan.REFUSED), tl.constexpr(step_plan.MERGES
 AT_ONCE, SHORT_AT_ONCE = tl.constexpr(step_plan.AT_ONCE), tl.constexpr(step_plan.SHORT_AT_ONCE)
 FIRST_ITEM = tl.constexpr(step_plan.FIRST_ITEM)
 END, HOLE, NOWHERE = (tl.constexpr(value) for value in (step_plan.END, step_plan.HOLE, step_plan.NOWHERE))
-CHUNK = tl.constexpr(16)  # segments that are written at a time, and numbers of them that are compared
-# What a turn of all programs, and of those that merge, cost in tiles that a program reads alone: of an H200's decodes 1
-# us each. A tile of a prompt takes as long as a turn of its merge.
+CHUNK = tl.constexpr(16)  # segments written at a time, and numbers of segments compared
+# Costs in tiles that one program reads: of a wave of all programs, and of a wave of the merge of decodes, 1 us each on
+# an H200. A wave of the merge of prompts costs one tile.
 TURN, MERGE = tl.constexpr(6), tl.constexpr(3)
 PART = tl.constexpr(1 / 16)  # of a tile: what the merge takes for each segment of a Q Block
 
@@ -104,12 +104,12 @@ def with_more(longest, work, which, query_len, seq_len, count, block_q, sees, f,
 def segment_tiles(
     longest, work, items, rows, programs, rows_at_most, num_kv_heads, merge, each
 ):  # fmt: skip
-    """Tiles of a segment, of those in `each`, with which the items end soonest.
+    """The entry of `each`, tiles of a segment, with which the items end first.
 
     longest, work: tiles of the longest Q Block, and of all. items, rows: how many items there are, and rows of scratch,
-    with each choice, under one KV head. merge: tiles that the merge takes as long as. The bytes, or products, of all
-    items take as long however they are cut. What a cut changes is latency: of the tiles that the last program reads one
-    after the other, of its turns, of the merge.
+    with each choice, under one KV head. merge: the cost of the merge, in tiles. The bytes and products of all items are
+    the same for every choice. What differs is latency: of the tiles that the last program reads, of the waves, and of
+    the merge.
     """
     turns = tl.cdiv(items * num_kv_heads, programs).to(tl.float32)
     mean = work / tl.maximum(items, 1).to(tl.float32)
@@ -121,7 +121,7 @@ def segment_tiles(
 
 @triton.jit
 def merge_turns(rows, programs, AT_ONCE: tl.constexpr):
-    """Turns of a merge of so many rows: at once it has AT_ONCE for each program that takes items."""
+    """Waves of a merge of so many rows: a wave has AT_ONCE rows for each program that takes items."""
     return tl.cdiv(rows, AT_ONCE * programs)
 
 
@@ -330,10 +330,9 @@ def item_at(item_ptr, there=None):
 def make_plan(plan, counters, batch: PagedBatch, features: Features, cut: Cut) -> int:
     """Fill `plan` with the items of the batch's sequences; where the host cuts them, END stands behind them.
 
-    Sets `counters`: zeros, in which launches count, whatever a launch that was broken off left there; how many items
-    there are, HOLEs among them; whether a sequence is beyond the capacity. Returns how many entries were written at
-    most; a capture of larger batches keeps that number. Raises SpecError where the plan has no room. Of the features
-    only those count that hide keys.
+    Sets `counters`: zeros for launches to count in, even if an earlier launch was interrupted; the number of items,
+    HOLEs among them; whether a sequence is beyond the capacity. Returns the most entries that may be written; a capture
+    of larger batches keeps that number. Raises SpecError if the plan has no room. Only features that hide keys count.
     """
     items, blocks = cut.ensure_room(plan, batch), cut.most_blocks(batch.num_tokens, batch.num_seqs)
     short_q, short_tile = cut.short or (0, 0)

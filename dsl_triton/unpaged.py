@@ -223,7 +223,7 @@ def launch(batch, features, out, config, workspace, lse) -> None:
 def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written.
 
-    Values whose sums fill more registers than there are: a launch for each part of their lanes, beside each other.
+    If the sums of all lanes of V do not fit into registers, each part of the lanes has a launch, and both run at once.
     """
     shape, tile_size = batch.shape, config.tile_size
     rows, threads = block_m_of(config, shape), config.num_warps * warp_size(batch.device)

@@ -98,7 +98,7 @@ class _OfAnother(Exception):
 
 
 class _Claims:
-    """Which of some processes does what, by empty files in a folder: whoever made a key's has the key."""
+    """Divides keys among processes by empty files in a folder: who creates the file of a key has the key."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._known = folder, {}

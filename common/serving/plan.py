@@ -379,7 +379,7 @@ def kind_of(tokens: int, seqs: int, config: Any) -> tuple[int, ...]:
 
 
 def _number(size: int) -> str:
-    """What a compiler specialises on of an integer."""
+    """The property of an integer that a compiler specialises on."""
     return "one" if size == 1 else "sixteens" if size % 16 == 0 else "other"
 
 

@@ -100,8 +100,8 @@ def made_for(batch: PagedBatch, features: Features) -> tuple:
 
 
 def _made_for(batch: PagedBatch, features: Features) -> tuple:
-    """The part of `made_for` that follows from a signature. A static grid plans for short queries alone, of so many
-    tokens, where the hints have no others."""
+    """The part of `made_for` that follows from a signature. Without longer queries in the hints a static grid plans for
+    short ones alone, by their length."""
     masks = (features.causal, features.sliding_window, features.chunk, features.chunk_lookback, features.cross)
     longest = min(batch.stats.max_query_len, SHORT_QUERY + 1)
     return batch.num_tokens, batch.num_seqs, batch.block_table.shape[1], longest, *masks

@@ -15,13 +15,15 @@ from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, power_of_tw
 from common.spec.step_plan import Cut, PlannedScratch, ensure_capacity, scratch_rows
 from common.spec.workspaces import CopyScratch, may_overflow
 
-READ = 4  # Q Blocks of the longest query, for each byte of a cached number, from which on a copy pays: logs of an H200
+READ = 4  # a copy pays from this many Q Blocks of the longest query on, per byte of a cached number (H200)
 
 
 def short_rows(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> int:
-    """Rows of a Q Block of short queries: as many as a draft has, up to 64, where a capture on an NVIDIA GPU has none
-    that is longer: of fewer rows several would read the same keys. Up to 128 under wgmma at heads of 129 to 256 lanes:
-    sums of 64 rows fill the registers of four warps there. Else 16, a decode's."""
+    """Rows of a Q Block of short queries: 16, those of a decode.
+
+    In a capture without longer queries on an NVIDIA GPU as many as a draft has, up to 64: with fewer, several Q Blocks
+    would read the same keys. Up to 128 by wgmma for heads of 129 to 256 lanes, where sums of 64 rows fill four warps.
+    """
     if gpu.vendor != "nvidia" or stats.max_query_len > SHORT_QUERY:
         return 16
     most = 128 if gpu.tma and 128 < max(shape.head_size, shape.value_lanes) <= 256 else 64
@@ -32,9 +34,9 @@ def short_rows(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> int:
 class StaticGrid:
     """What a DSL brings; configs are those of its static_grid.py.
 
-    sized: rows of a Q Block and keys of a tile that the kernels really have for a part of a config. copied_lanes: of
-    the copy of K and of V. make_plan, merge_parts: of its files of these names. attend_pages: launches the items of a
-    list, through pages. attend_copied: copies, and launches the items whose keys are in the copy.
+    sized: the rows of a Q Block and the keys of a tile that kernels have for a part of a config. copied_lanes: lanes of
+    the copy of K and of V. make_plan, merge_parts: from its step_plan.py and merge_parts.py. attend_pages: launches the
+    items of a list, through pages. attend_copied: copies, and launches the items whose keys are in the copy.
     """
 
     sized: Callable[[Any, AttentionShape], tuple[int, int]]

@@ -31,7 +31,7 @@ CONTRACT = portable.CONTRACT
 Config = Choice
 DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
-PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
+PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: never choose this kernel
 
 
 class Sm90Prefill:
@@ -53,7 +53,9 @@ class Sm90Prefill:
 class NativeFamily(Family):
     """dsl_triton's kernels, and one kernel more, whose config follows from the batch (sm90_config.py)."""
 
-    others: Family = field(default_factory=lambda: portable.FAMILY)  # for what is left to portable kernels
+    others: Family = field(
+        default_factory=lambda: portable.FAMILY
+    )  # chooses for batches that this kernel does not serve
 
     @property
     def portable(self) -> Family:
@@ -87,7 +89,7 @@ class NativeFamily(Family):
         heuristics: str = "tree",
         sees: int = EVERY_KEY,
     ) -> Choice:
-        """As common.serving.choice.Family.choose; what is left to the portable kernels they choose themselves."""
+        """As common.serving.choice.Family.choose. `others` chooses for batches that this kernel does not serve."""
         if self.allows(shape, gpu, needs) and heuristics in RANKED:
             found = super().choose(shape, stats, gpu, needs, heuristics, sees)
             if found.kernel == KERNEL or found.measured or not self.winners(gpu).has(shape):
@@ -102,7 +104,7 @@ class NativeFamily(Family):
         needs: frozenset[str] = frozenset(),
         sees: int = EVERY_KEY,
     ) -> None:
-        """As common.serving.choice.Family.rank. What is left to the portable kernels they have ranked alike."""
+        """As common.serving.choice.Family.rank. Batches that go to a portable kernel keep that rank in `others`."""
         if not self.allows(shape, gpu, needs):
             return self.others.rank(shape, many, gpu, needs, sees)
         super().rank(shape, many, gpu, needs, sees)
@@ -123,7 +125,7 @@ class NativeFamily(Family):
         return Own(KERNEL, config)
 
     def _of_logs(self, candidate: Candidate, known: Learned, question: Question, stats: BatchStats) -> Choice:
-        """This kernel's config from the batch's own counts, which those it was ranked by round up."""
+        """This kernel's config from the exact counts of the batch; it was ranked by counts that were rounded up."""
         choice = super()._of_logs(candidate, known, question, stats)
         if candidate.kernel != KERNEL:
             return choice
@@ -131,7 +133,7 @@ class NativeFamily(Family):
         return replace(choice, config=own.config)
 
     def keep_times(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, timed: Sequence[Timed], row: str) -> None:
-        """As Family.keep_times; and of the portable kernels for those who ask for these alone."""
+        """As Family.keep_times. Also keeps the fastest portable kernel, for calls with portable=True."""
         super().keep_times(shape, stats, gpu, timed, row)
         others = self.others
         if not others.is_measured(shape, stats, gpu):

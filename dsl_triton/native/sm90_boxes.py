@@ -1,8 +1,8 @@
-"""Where the numbers of sm90_prefill.py lie: lanes of a head in panels of 64, rows of a Q Block by query token.
+"""Layouts of sm90_prefill.py in shared memory: lanes of a head in panels of 64, rows of a Q Block by query token.
 
-Row r is head r % GROUP of token r // GROUP. Under a power of two of heads that is how TMA lays a box of
-[tokens, heads, 64 lanes], so half of a Q Block is one box a panel; under another number no box has that shape, and the
-rows are copied, so that a group of seven has 18 tokens and 126 rows of 128, where boxes of eight tokens had 112.
+Row r is head r % GROUP of token r // GROUP. If GROUP is a power of two, TMA writes a box of [tokens, heads, 64 lanes]
+in this order, so half of a Q Block is one box a panel. No box has the shape of other groups, so their rows are copied:
+a group of seven has 18 tokens in 128 rows.
 """
 
 from triton.experimental import gluon
@@ -10,12 +10,12 @@ from triton.experimental.gluon import language as gl
 
 ROWS = 128  # of a Q Block
 COPIED = 16  # rows that a warp copies at once; with 24 registers its loop keeps four numbers in local memory
-OUT_LANES = 128  # of an output, that leave at once where a head has more
-SUM_LANES = 256  # of V, whose sums over a Q Block two halves of its rows hold in registers
+OUT_LANES = 128  # of an output that are stored at once, if a head has more
+SUM_LANES = 256  # most lanes of V whose sums over a Q Block fit into the registers of its two halves
 
 
 def shares(head_size: int) -> int:
-    """How many items a Q Block is, each of a share of V's lanes (sm90_wide.py)."""
+    """The number of items of a Q Block, each with its share of V's lanes (sm90_wide.py)."""
     return 1 if head_size <= SUM_LANES else 2
 
 
@@ -27,7 +27,7 @@ def tile_lanes(head_size):
 
 @gluon.constexpr_function
 def out_lanes(head_size):
-    """Lanes of an output that leave at once, through a buffer of its own."""
+    """Lanes of an output that are stored at once, through a buffer of its own."""
     return min(tile_lanes(head_size), OUT_LANES)
 
 
@@ -39,7 +39,7 @@ def panel_lanes(dtype, head_size):
 
 @gluon.constexpr_function
 def summed_lanes(dtype, head_size):
-    """Lanes over which scores are summed: steps of a tensor core have 32 bytes."""
+    """Lanes over which scores are summed: the head's, rounded up to the 32 bytes of a tensor core's step."""
     step = 256 // dtype.primitive_bitwidth
     return (head_size + step - 1) // step * step
 
@@ -53,8 +53,8 @@ def even_lanes(dtype, head_size):
 
 @gluon.constexpr_function
 def rest_lanes(head_size):
-    """Lanes of a second product that sums values: a power of two; or 0, where one product has all. Beyond 128 lanes
-    there are two, for an output leaves by OUT_LANES."""
+    """Lanes of the second product that sums values, a power of two; 0 if one product has all. Heads of more than
+    128 lanes have two products, because an output is stored by OUT_LANES."""
     half = tile_lanes(head_size) // 2
     rest = max(16, 1 << (head_size - half - 1).bit_length()) if head_size > 64 else half
     return rest if rest < half or half >= OUT_LANES else 0
@@ -87,7 +87,7 @@ def fits_box(group):
 
 @gluon.constexpr_function
 def box_shape(group):
-    """Of a panel of queries what arrives at once: [tokens, heads] of a box, or [rows, 1] of a copy."""
+    """What arrives at once of a panel of queries: [tokens, heads] of a box, or [rows, 1] of a copy."""
     return [ROWS // 2 // group, group] if fits_box(group) else [COPIED, 1]
 
 

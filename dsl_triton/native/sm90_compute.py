@@ -23,8 +23,8 @@ LN2 = gl.constexpr(0.6931471805599453)
 TURNS = gl.constexpr(("14", "15"))  # the hardware's barriers of the two halves; Triton itself takes the first few
 
 
-HEADROOM = gl.constexpr(15)  # over 8 bits P is in fp16, whose smallest number is 2^-24, times 2 to the power of it
-SLACK = gl.constexpr(2.0**-22)  # by so much may a product lie under its rounded maximum
+HEADROOM = gl.constexpr(15)  # over 8 bits P is in fp16, times 2^HEADROOM, so that small weights do not become 0
+SLACK = gl.constexpr(2.0**-22)  # relative: rounding may make the maximum this much smaller than a product
 
 
 @gluon.constexpr_function
@@ -117,10 +117,10 @@ def softmax(
     s, m, l, base2, f, row, first_key,
     TILE: gl.constexpr, MASKED: gl.constexpr, NARROW: gl.constexpr,
 ):  # fmt: skip
-    """p [64, TILE] and the new m, l, and what the sums so far are worth; as primitives.softmax_step.
+    """p [64, TILE], the new m and l, and alpha, by which the sums so far are multiplied; as primitives.softmax_weights.
 
     row: the last key that each row sees, the first one, its position and its slope, as far as features ask for them.
-    NARROW: base2 is a number a row, and p, l and the sums are 2^HEADROOM times as large: m is as much smaller.
+    NARROW: base2 has a number for each row; p, l and the sums are 2^HEADROOM times as large, as m is HEADROOM smaller.
     """
     last_key, lowest_key, query_pos, slope = row
     scale = base2
@@ -144,7 +144,7 @@ def softmax(
             seen = seen & (column >= gl.expand_dims(lowest_key - first_key, 1))
         s = gl.where(seen, s, float("-inf"))
     top = gl.max(s, 1) * base2
-    if NARROW:  # a little more than the product may be rounded to: p beyond fp16 would be Inf
+    if NARROW:  # at least the largest product after rounding: else p may be Inf in fp16
         top = gl.maximum(top * (1.0 + SLACK), top * (1.0 - SLACK)) - HEADROOM
     m_new = gl.maximum(m, top)
     shift = m_new
@@ -260,7 +260,7 @@ def _stand_by(HALF: gl.constexpr, tiles, at, start, stop, low, seq_len, cleared,
     """The second half in an item that fills the first alone: its turns and barriers, and no product. Returns how many
     tiles it has seen and cleared by then.
 
-    No product holds its four warps together; the barrier that Triton puts before an arrival does (3.6 to 3.9).
+    Without products its four warps are kept in step by the barrier that Triton (3.6 to 3.9) puts before an arrival.
     """
     keys, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
     K_STAGES: gl.constexpr = keys.shape[0]
@@ -349,7 +349,7 @@ def compute(
     D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr,
     BUFFERS: gl.constexpr, OWN_OUT: gl.constexpr, NARROW: gl.constexpr,
 ):  # fmt: skip
-    """Four warps: half HALF of the rows of every item. Both halves take the same turns, or one would be missing.
+    """Four warps: half HALF of the rows of every item. Both halves take equally many turns, else one waits forever.
 
     OWN_OUT: outputs leave through buffers of their own. NARROW: over a cache of 8 bits.
     """
@@ -373,11 +373,11 @@ def compute(
     while seq >= 0:
         seq, row_0, left, position, seq_len, start, stop, part, group = next_item(items, n)
         head_0 = group * GROUP
-        idle = False  # the first half always has rows: what follows from it is left out there
+        idle = False  # the first half always has rows; its branches on `idle` are not compiled
         if HALF == 1:
             idle = left * GROUP <= 64
         buffer = n % BUFFERS
-        low = 0  # keys before it no row sees, nor one of the blocks behind: their pages may be others' by now
+        low = 0  # no row of this or a later block sees keys before it: their pages may belong to others
         if f.sliding_window is not None:
             low = gl.maximum(position - f.sliding_window + 1, 0)
         if (seq >= 0) & idle:
@@ -455,5 +455,5 @@ def compute(
             )  # fmt: skip
         n += 1
     if HALF == 0:
-        take_turn(0)  # the one that is left over
+        take_turn(0)  # half 1 has handed on once more than half 0 took
     tma.store_wait(0)

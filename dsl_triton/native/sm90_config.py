@@ -16,13 +16,13 @@ from dsl_triton.native.sm90_boxes import ROWS, block_tokens, shares
 MOST_HEADS = 16  # of a group: larger ones were not timed
 SHORT_PROMPT = 1024  # keys
 MOST_SPLITS = 64  # segments
-# What items and segments cost, in tiles: EACH item, MERGE, and one for SUMS lanes of Q Blocks, whose sums, 2 MB, are
-# written and read. Fitted to sets of rows of which each was timed in several numbers of segments: what this takes is at
-# most 2.3% slower than the fastest of them in the mean of a set (sweeps/native_segments.jsonl, native_half.jsonl).
+# Costs in tiles: EACH item; MERGE, of a merge; and one tile for writing and reading the sums of SUMS lanes of Q Blocks.
+# Fitted to rows that were timed with several numbers of segments (sweeps/native_segments.jsonl, native_half.jsonl): in
+# the mean of a set the number that this gives is at most 2.3% slower than the fastest.
 EACH, MERGE, SUMS = 2, 6, 4096
-# Tiles that a segment of the longest sequence may have beyond half of a unit's, where each key is counted once. Where
-# decodes alone have an item for more than half of the units, prompts would wait for a launch beside, so decodes stay in
-# this launch, in as many segments as it takes.
+# A segment of the longest sequence may have this many tiles more than half of the mean per SM; else decodes run in a
+# launch beside. If decodes have items for more than half of the SMs, prompts would wait for that launch: then sequences
+# are cut into more segments instead.
 BESIDE = 32
 
 
@@ -31,9 +31,8 @@ class Prefill:
     """tile_size: keys, most_keys at most. num_stages: tiles of K, and of V, in flight; two of 128 keys and two of Q
     fill 193 of 227 KB with heads of 128.
 
-    num_segments: at most that many programs share the tiles of a Q Block. programs: as many as multiprocessors.
-    overlap: the reduction of segments begins while this kernel ends (programmatic dependent launch): q1s32k 40.8 us for
-    41.9 behind another kernel.
+    num_segments: at most that many programs share the tiles of a Q Block. programs: as many as SMs.
+    overlap: the reduction of segments begins while this kernel ends (programmatic dependent launch), which saves 1 us.
     """
 
     RUN_TIME: ClassVar = ("num_segments",)
@@ -118,7 +117,7 @@ class Situation:
 
     @property
     def prompt_keys(self) -> int:
-        """Keys of the longest prompt, if it has no more than twice as many as they have on the mean."""
+        """Keys of the longest prompt, taken to have at most twice the mean of the prompts."""
         return max(min(self.keys, 2 * self.stats.keys_of_prompts // self.prompts), self.queries, 1)
 
     def long_parts(self, tokens: int) -> int:

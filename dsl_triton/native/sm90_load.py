@@ -21,7 +21,7 @@ from dsl_triton.step_plan import END, FIRST_ITEM, HOLE, SIZE
 # int32 of a ring's slot: an item's fields, its group of heads and what fills up a power of two
 ENTRY = gl.constexpr(16)
 SLOTS = gl.constexpr(2)  # of the ring of items
-EARLY = gl.constexpr(2)  # tiles before K's loader is done with an item it asks for the next
+EARLY = gl.constexpr(2)  # K's loader asks for the next item this many tiles before the end of an item
 FIELDS, STRIDE = gl.constexpr(FIRST_ITEM.value), gl.constexpr(SIZE.value)  # of an item in the plan
 END, HOLE = gl.constexpr(END.value), gl.constexpr(HOLE.value)
 
@@ -34,7 +34,7 @@ def field(ring, slot, k: gl.constexpr, WARPS: gl.constexpr):
 
 @gluon.jit
 def _count_up(counter_ptr):
-    """What a counter was before one more."""
+    """Add one to a counter; returns its value before."""
     lane = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
     old = gl.atomic_add(counter_ptr + lane * 0, lane * 0 + 1, mask=lane == 0)
     return gl.sum(gl.where(lane == 0, old, 0), 0)
@@ -52,9 +52,9 @@ def _item(plan_ptr, place, total, NUM_GROUPS: gl.constexpr):
 
 @gluon.jit
 def schedule(plan, total, entries, items, claim, NUM_GROUPS: gl.constexpr, SPLIT: gl.constexpr):
-    """Hand on items until one lies behind the last: first the program's own number, then what is claimed in time.
+    """Put items into the ring until none is left: first the item of the program's own number, then those it claims.
 
-    counters: items claimed, programs done; the last one done leaves zeros.
+    counters: items claimed, programs done; the last program to end sets both to 0.
     """
     _, full, empty = items
     programs = gl.num_programs(0)
@@ -124,7 +124,7 @@ def load_queries(
     where no box has the rows.
 
     steps: from a query token to the next, and from a head to the next, in 16 bytes; read for copies.
-    SHARES: items of a group of heads, each of other lanes of V.
+    SHARES: items of a group of heads, each with its own lanes of V.
     """
     boxes, q_full, q_empty = rows
     LANES: gl.constexpr = boxes.shape[3]

@@ -1,6 +1,6 @@
 """Prefill for sm_90 alone, in Gluon: planned items, pages by TMA, softmax under products, warps with roles (ours).
 
-Grid: one program a multiprocessor. Each claims items, a segment of a Q Block of 128 rows under one KV head, in the
+Grid: one program an SM. Each claims items, a segment of a Q Block of 128 rows under one KV head, in the
 order of the step's plan (step_plan.py): the longest sequence first, its last Q Block first. Twelve warps have roles,
 and talk through rings of shared memory, each slot of which has a barrier for full and one for empty:
 
@@ -12,8 +12,8 @@ and talk through rings of shared memory, each slot of which has a barrier for fu
 New over unpaged.py: nothing is copied of a cache, as boxes of [BOX keys, 64 lanes] go from pages straight into the
 tiles that the tensor cores read; a tile's scores are computed while the values of the tile before are summed; the two
 halves of the rows take turns, so that the softmax of one runs under the products of the other (FlashAttention 3,
-arXiv:2407.08608); queries come and outputs leave beside the items before and behind, by TMA where a group has a power
-of two of heads. Heads are panels of 64 lanes, as 128 bytes are what a box may be wide for a tensor core. Short queries:
+arXiv:2407.08608); queries are loaded and outputs stored while other items compute, by TMA if a group has a power of two
+of heads. Heads are panels of 64 lanes, as 128 bytes are what a box may be wide for a tensor core. Short queries:
 items as well, or parallel_softmax.py beside it.
 """
 
@@ -106,17 +106,17 @@ class Workspace:
 
 
 class Plan(NamedTuple):
-    """A step's plan as a kernel takes it."""
+    """A step's plan as a kernel argument."""
 
     items: torch.Tensor  # i32 [items of one group of heads, fields]
     counters: torch.Tensor  # i32 [COUNTERS], of which the kernel counts in the first two
 
 
 class Sums(NamedTuple):
-    """What segments leave, as a kernel takes it.
+    """Partial results of segments as a kernel argument.
 
-    m and l are found by acc's strides: their own follow the capacity, and Triton compiles again for integers in a tuple
-    that cease to be multiples of 16.
+    m and l are addressed by acc's strides. Their own strides follow the capacity, and Triton recompiles when an integer
+    in a tuple is no longer a multiple of 16.
     """
 
     acc: torch.Tensor  # f32 [segments, num_tokens, num_query_heads, D]
@@ -224,7 +224,7 @@ def _share_out(
     first_half, second_half, k_widened, v_widened, k_loaded, v_loaded, queries, scheduled,
     NARROW_KEYS: gl.constexpr, NARROW: gl.constexpr,
 ):  # fmt: skip
-    """Start every role with what it takes: its warps and their registers, as far as K and V are widened."""
+    """Start every role with its arguments, warps and registers, which depend on whether K and V are widened."""
     if NARROW_KEYS:  # of 65536 registers 256 threads have 224, 128 have 40 and 128 have 24
         gl.warp_specialize(
             [
@@ -377,13 +377,13 @@ def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:
 
 
 def _head_boxes(rows: torch.Tensor, tokens: int, heads: int) -> TensorDescriptor:
-    """Queries, or outputs, in boxes of so many of both."""
+    """The descriptor of queries, or outputs, in boxes of so many tokens and heads."""
     lanes = min(128 // rows.element_size(), tile_lanes(rows.shape[2]))
     return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [tokens, heads, lanes], _layout(rows, lanes))
 
 
 def _steps(rows: torch.Tensor) -> tuple[int, int]:
-    """How far tokens and heads lie apart, in 16 bytes: multiplied by what these hold, a thread's are seen to fit."""
+    """Strides of tokens and heads in units of 16 bytes, so that the compiler sees that addresses are aligned."""
     each = 16 // rows.element_size()
     return rows.stride(0) // each, rows.stride(1) // each
 
@@ -404,8 +404,8 @@ def takes(batch: PagedBatch, features: Features, out: torch.Tensor) -> bool:
 
 
 def is_boxed(batch: PagedBatch, out: torch.Tensor) -> bool:
-    """Whether boxes can be laid over its caches, and queries and outputs moved by boxes or 16 bytes a thread: what
-    begins anew, does so at 16 bytes, and rows that are copied lie less than 2^31 elements apart."""
+    """Whether TMA can load its caches, and queries and outputs move by boxes or 16 bytes a thread: tokens and heads
+    begin at multiples of 16 bytes, and the rows of one copy span less than 2^31 elements."""
     caches = batch.key_cache, batch.value_cache
     pages = all(cache.stride(0) % cache.stride(1) == 0 for cache in caches if cache.stride(1))
     near = ROWS * batch.query.stride(0) + MOST_HEADS * batch.query.stride(1) < 2**31
@@ -428,7 +428,7 @@ def _wanted(shape: AttentionShape) -> dict[str, bool]:
 
 
 def _halves(out: torch.Tensor) -> bool:
-    """Whether outputs have 16 bits, as beside an fp8 query they may not."""
+    """Whether outputs have 16 bits; beside an fp8 query they may have others."""
     return out.dtype.itemsize == 2
 
 
@@ -437,7 +437,7 @@ def _is_scaled_by_token(features: Features) -> bool:
 
 
 def _require_sm90(batch: PagedBatch, features: Features, out: torch.Tensor) -> None:
-    """Refuse by name what this machine, or a box, does not do."""
+    """Refuse, by name, what this GPU or TMA cannot do."""
     device = batch.device
     here = "of a CPU, where Gluon has no interpreter" if triton.knobs.runtime.interpret else (9, 0)
     if device.type == "cuda":

@@ -21,13 +21,13 @@ def narrow_keys(tile):
 
 @gluon.constexpr_function
 def narrow_bytes(keys):
-    """Of V of 8 bits in flight, and of K where `keys` are widened too: what 227 KB leave."""
+    """Bytes in flight of V of 8 bits, and of K if `keys` are widened too: what is left of 227 KB of shared memory."""
     return 16384 if keys else 32768
 
 
 @gluon.jit
 def barrier_row(SLOTS: gl.constexpr, COUNT: gl.constexpr):
-    """So many barriers, each of which opens when COUNT have arrived."""
+    """A row of barriers, each of which opens when COUNT have arrived."""
     row = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(SLOTS):
         mbarrier.init(row.index(slot), count=COUNT)

@@ -4,7 +4,7 @@ Sums of 512 lanes do not fit: two halves of 64 rows have registers for 256. So a
 V's lanes, by programs that run beside each other and read the same K from L2. Roles and items are those of
 sm90_prefill.py. Q fills more than half of shared memory, so tiles of K and V come in chunks of 128 lanes through one
 ring, in the order in which they are read: K, V, K, V. A chunk is free as soon as its product is done, and comes by the
-boxes of LOADERS warps, for the time that one takes to ask for all of them is longer than that of the products.
+boxes of LOADERS warps, because one warp takes longer to ask for all of them than the products take.
 
 A half takes its turn for the values of the tile before and then the scores of this one; its softmax runs under the
 turn of the other half. The output leaves through the buffer of the queries.
@@ -37,7 +37,7 @@ from dsl_triton.native.sm90_store import half_rows, keep_rows, store, store_sums
 
 CHUNK = gl.constexpr(128)  # lanes
 CHUNKS = gl.constexpr(6)  # in flight: what 227 KB leave beside Q
-# Warps, each with its share of every chunk's boxes: by one for K and one for V, prompts take 1.2 of the time.
+# Warps, each with its share of every chunk's boxes. With one for K and one for V, prompts take 1.2 times as long.
 LOADERS = gl.constexpr(4)
 
 
@@ -54,7 +54,7 @@ def chunks_of_tile(lanes):
 
 @gluon.constexpr_function
 def lanes_of(lanes, chunk):
-    """Of a chunk those that a head has: 64 of its last one, if not all."""
+    """Lanes of a chunk that the head has: all, or 64 of its last chunk."""
     return min(lanes - 128 * chunk, 128)
 
 
@@ -148,7 +148,7 @@ def _load_boxes(
     LOADER: gl.constexpr, cache, boxes, full, place, box, rows, kv_head, c: gl.constexpr, lane, D: gl.constexpr,
     N: gl.constexpr,
 ):  # fmt: skip
-    """Of one box of keys both panels, as far as they are this loader's: one sum gives the row of both."""
+    """Load those of both panels of a box of keys that are this loader's; one sum gives the row of both."""
     for b in gl.static_range(N):
         row = gl.sum(gl.where(box == b, rows, 0), 0)
         for panel in gl.static_range(panels_of_chunk(D, c)):
