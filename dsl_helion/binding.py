@@ -236,7 +236,7 @@ def _fingerprint(value: Any) -> Any:
 def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], registers: int = 0, **options: Any) -> None:
     """Launch `bindable` with a config and with `options`, settings of Helion that follow from the config.
 
-    registers: at most so many a thread, in a grid that is not persistent; 0: the compiler's choice. NVIDIA alone.
+    registers: the most of a thread, in a grid that is not persistent; 0: the compiler's choice. NVIDIA alone.
     descriptors=True: read whole tiles through tensor descriptors that the host makes, where the GPU has TMA; by plain
     loads elsewhere. Without descriptors of the host Helion 1.5 makes them for `hl.tile` loops only.
     """
@@ -295,8 +295,8 @@ def _own_words(config: Any) -> dict[str, Any]:
 
 
 def _require_block_sizes(bound: Any, config: helion.Config) -> None:
-    """Raises RuntimeError where tracing made a constant of a block size that is not the config's: code would have other
-    tiles than whoever deals them, and no message."""
+    """Raises RuntimeError if tracing made a block size a constant other than the config's. Tiles would then silently
+    have another size than the code that counts them expects."""
     for number, (spec, asked) in enumerate(zip(bound.config_spec.block_sizes, config.block_sizes, strict=True)):
         size = bound.env.block_sizes[spec.block_id].var
         found = bound.env.shape_env.simplify(size._sympy_()) if isinstance(size, torch.SymInt) else size

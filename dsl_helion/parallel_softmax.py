@@ -61,8 +61,8 @@ class Config(Cdna):
 
     num_segments: at most that many programs share the tiles of one Q Block.
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
-    registers: NVIDIA alone: at most so many a thread, and as many programs as then stay on the GPU take Q Blocks in
-    turns; 0: the compiler's choice, and a program each. eviction: of the keys' cache lines (binding.Eviction).
+    registers: NVIDIA alone: the most of a thread; the programs that then fit on the GPU take Q Blocks in turns. 0: the
+    compiler's choice, and a program for each Q Block. eviction: of the keys' cache lines (binding.Eviction).
     """
 
     RUN_TIME: ClassVar = ("num_segments",)

@@ -48,8 +48,8 @@ def sequence_at(query_start_loc, seq_lens, seq):
 
 
 def other_half(index, query_start, seq, left, right, block_q):
-    """Of the sequences [left, right) around `seq` those behind it or before it, where a Q Block or row belongs; and the
-    middle one of them."""
+    """One step of a binary search: the part of the sequences [left, right) behind or before `seq` that holds a Q Block
+    or row, and the middle sequence of that part."""
     after = begins(index, query_start, seq, block_q)
     left = torch.where(after, seq + 1, left)
     right = torch.where(after, right, seq)

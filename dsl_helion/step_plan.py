@@ -52,7 +52,7 @@ class _Plan:
 
 
 def sequences_at(seq, there, lengths, short_queries, short_q, block_q):
-    """Of sequences: first query row, query_len, seq_len, number of Q Blocks, tokens of one, whether queries are short.
+    """For sequences: first query row, query_len, seq_len, Q Blocks, tokens of a Q Block, and whether queries are short.
 
     lengths: query_start_loc, seq_lens, num_tokens, max_keys. A sequence beyond the capacity, with rows past num_tokens
     or more than max_keys keys, has -1 keys, and the rows that exist.
@@ -71,7 +71,7 @@ def sequences_at(seq, there, lengths, short_queries, short_q, block_q):
 
 
 def q_blocks(tokens, short, short_q, block_q):
-    """How many Q Blocks of their class so many query tokens fill."""
+    """Q Blocks of `tokens` query tokens, by the class of the query."""
     return torch.where(short, div(tokens, short_q), div(tokens, block_q))
 
 

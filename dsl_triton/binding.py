@@ -31,7 +31,7 @@ def value_dtype(query_dtype, token_scales):
 
 @triton.constexpr_function
 def deals_lanes(dtype, rows):
-    """Whether products of so many rows take stored V of this dtype with permuted lanes (features.deal_lanes).
+    """Whether products of `rows` rows take stored V of this dtype with permuted lanes (features.deal_lanes).
 
     From 64 rows on sm_90 reads V from shared memory in words of 16 bits, so no permutation is needed.
     """
@@ -49,7 +49,7 @@ is_ptx.__triton_builtin__ = True  # so that Triton passes it `_semantic`
 
 @triton.constexpr_function
 def widens_pairs(dtype, wanted, rows, ptx):
-    """Whether products of so many rows take stored V of this dtype by features.widen_pairs.
+    """Whether products of `rows` rows take stored V of this dtype by features.widen_pairs.
 
     From 64 rows on sm_90 V lies in shared memory in 16 bits, and no bytes of neighbouring keys are paired.
     """
@@ -58,7 +58,7 @@ def widens_pairs(dtype, wanted, rows, ptx):
 
 @triton.constexpr_function
 def product_lanes(value_size, head_lanes, rows, dtype):
-    """Lanes of V and of the accumulator in products of so many rows beside a query of `dtype`.
+    """Lanes of V and of the accumulator in products of `rows` rows beside a query of `dtype`.
 
     Those of V, padded. If the product reads V from shared memory, at least as many bytes as K has, up to 64 lanes: with
     fewer ptxas 12.8.93 (triton 3.6 and 3.7) loses V's address (nvidia_code.lost_descriptors).

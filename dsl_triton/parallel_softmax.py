@@ -49,7 +49,7 @@ class Config(Cdna):
     overlap: the reduction's launch begins while the segments run (programmatic dependent launch: NVIDIA from sm_90 on),
     which saves 1.3 us of one decode over 512 keys on an H200.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
-    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice. A ranking fills it in (common/choice).
+    registers: NVIDIA alone: the most of a thread; 0: the compiler's choice. A ranking fills it in (common/choice).
     """
 
     RUN_TIME: ClassVar = ("num_segments",)

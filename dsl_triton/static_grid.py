@@ -57,7 +57,7 @@ class Part:
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
     programs, num_stages: 0: those of the Config.
-    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
+    registers: NVIDIA alone: the most of a thread; 0: the compiler's choice.
     """
 
     block_m: int

@@ -40,7 +40,7 @@ PART = tl.constexpr(1 / 16)  # of a tile: what the merge takes for each segment 
 def sequences_at(
     seq, there, lengths, SHORT: tl.constexpr, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr
 ):  # fmt: skip
-    """Of sequences: first query row, query_len, seq_len, number of Q Blocks, tokens of one, whether queries are short.
+    """For sequences: first query row, query_len, seq_len, Q Blocks, tokens of a Q Block, and whether queries are short.
 
     lengths: query_start_loc, seq_lens, num_tokens, max_keys. A sequence beyond the capacity, with rows past num_tokens
     or more than max_keys keys, has -1 keys, and the rows that exist.
@@ -59,7 +59,7 @@ def sequences_at(
 
 @triton.jit
 def q_blocks(tokens, short, SHORT_Q: tl.constexpr, BLOCK_Q: tl.constexpr):
-    """How many Q Blocks of their class so many query tokens fill; none of short queries where SHORT_Q is 0."""
+    """Q Blocks of `tokens` query tokens, by the class of the query; 0 for short queries if SHORT_Q is 0."""
     return tl.where(short, tokens // SHORT_Q if SHORT_Q > 0 else 0, tokens // BLOCK_Q)
 
 

@@ -196,7 +196,7 @@ def _in_forks(work: Callable[[], None], forks: int) -> None:
                 work()
                 code = 0
             finally:
-                os._exit(code)  # what this process is to clean up is not the fork's
+                os._exit(code)  # skip the clean-up that belongs to the parent process
         begun.append(pid)
     work()
     if failed := sum(os.waitpid(pid, 0)[1] != 0 for pid in begun):
@@ -229,8 +229,8 @@ def _compile_from_now_on(gpu: Gpu, mine: Callable[[str], bool]) -> None:
 
 
 class Children:
-    """Processes that share the warm-ups of an engine, so many; one begins with the first `add`. What an earlier start
-    had done is left out."""
+    """Up to `count` processes that share the warm-ups of an engine. The first begins with the first `add`. Work that an
+    earlier start has done is left out."""
 
     def __init__(self, count: int) -> None:
         self._count, self._marks, self._folder = count, [], None
@@ -257,11 +257,11 @@ class Children:
             self._first = Child(words, environment, name="the compiling process")
 
     def end(self, longest_s: float = LONGEST_S) -> bool:
-        """Wait until all are done, at most so long, then end them; whether all work is done."""
+        """Wait up to longest_s seconds until all are done, then end them; returns whether all work is done."""
         done = True
         if self._first is not None:
             try:
-                self._first.line(longest_s)  # it says nothing
+                self._first.line(longest_s)  # ends when the process does, which prints nothing
             except Lost as lost:
                 done = lost.code == 0
             self._first.end()  # with its forks, which are of its session

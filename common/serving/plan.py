@@ -82,7 +82,7 @@ class Plan(PagedAttention):
         self.unmet = 0
         self._met: set[tuple] = set()
         self._warming = False
-        self._winners, self._any_winner = 0, False  # of so many choices
+        self._winners, self._any_winner = 0, False  # whether any of the first `_winners` choices is measured
         self._warm: set[tuple] | None = None  # what a warm-up compiled; None before one
 
     def __reduce__(self) -> tuple:
@@ -231,7 +231,7 @@ class Plan(PagedAttention):
 
         All cores compile (common/serving/ahead.py), then the calls that bring a kernel are made.
 
-        measure: first time so many candidates at `points`, or at typical ones, and keep the fastest (`Plan.measure`).
+        measure: first time this many candidates at `points`, or at typical ones, and keep the fastest (`Plan.measure`).
         points: compile only for the grid cells of these (common.serving.points); a batch in such a cell then compiles
         nothing, whatever its token and sequence counts.
         progress: called with (launches done, launches in all) before each launch and at the end.
@@ -273,7 +273,7 @@ class Plan(PagedAttention):
         return len(sizes)
 
     def _warm_call(self, tensors: tuple, lse: bool, new_kv: bool, tokens: int, seqs: int, stats: BatchStats) -> None:
-        """Call with so many sequences without tokens. tensors: of `_warm_tensors`."""
+        """Call with `seqs` sequences without tokens. tensors: of `_warm_tensors`."""
         query, caches, table, starts, lens, new, out, sums = tensors
         key, value = (tensor[:tokens] if new_kv else None for tensor in new)
         self(

@@ -180,7 +180,7 @@ class Reach:
 
 
 def _numbered(device: Any) -> torch.device:
-    """With the number of a GPU that was named without. Raises SpecError where there is no such device."""
+    """The device, with a GPU's number if it was named without. Raises SpecError where there is no such device."""
     try:
         found = torch.empty(0, device=device).device
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:

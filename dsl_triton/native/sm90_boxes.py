@@ -27,7 +27,7 @@ def tile_lanes(head_size):
 
 @gluon.constexpr_function
 def out_lanes(head_size):
-    """Lanes of an output that are stored at once, through a buffer of its own."""
+    """Lanes of an output that are stored at once."""
     return min(tile_lanes(head_size), OUT_LANES)
 
 

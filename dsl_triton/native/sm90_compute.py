@@ -3,7 +3,7 @@
 In: items in the ring, queries and tiles in shared memory, as sm90_load.py puts them there. Out: rows of the output and
 of LSE, or the parts that reduce_segments.py merges. Scores, m and l are in base 2.
 
-Rows are a group's GROUP heads of TOKENS tokens, token by token; what is left of the 128 is nobody's.
+Rows are a group's GROUP heads of TOKENS tokens, token by token; the rest of the 128 rows are unused.
 Tiles are taken from the last to the first, so that those that need a mask come first; the scores of one are computed
 while the values of the one before are summed. Whose turn it is on the tensor cores two named barriers say (take_turn).
 """
@@ -409,7 +409,7 @@ def compute(
             mbarrier.wait(k_full.index(stage), done // K_STAGES & 1)
             s = hopper.warpgroup_mma_wait(0, deps=[_scores(q, keys, stage, TILE, D)])
             mbarrier.arrive(k_empty.index(stage), count=1)
-            if not OWN_OUT and n > 0:  # by now the output of the item before has left its buffer
+            if not OWN_OUT and n > 0:  # the output of the item before is stored now, so its buffer is free
                 _give_back(q_empty, (n - 1) % BUFFERS)
             x, m, l, _alpha = softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, NARROW)
             p = gl.convert_layout(x.to(values.dtype), gl.DotOperandLayout(0, FIRST, 2))

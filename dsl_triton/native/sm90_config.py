@@ -121,7 +121,7 @@ class Situation:
         return max(min(self.keys, 2 * self.stats.keys_of_prompts // self.prompts), self.queries, 1)
 
     def long_parts(self, tokens: int) -> int:
-        """Parts of the prompts when each is cut into so many tokens and a rest; an upper bound if lengths differ."""
+        """Q Blocks of all prompts, of `tokens` query tokens each; an upper bound if lengths differ."""
         in_all = max(self.stats.num_tokens - self.stats.num_decodes, 1)
         return min(self.prompts * cdiv(self.queries, tokens), in_all // tokens + self.prompts)
 
@@ -137,7 +137,7 @@ def most_keys(shape: AttentionShape) -> int:
 
 
 def most_tokens(shape: AttentionShape, segments: int) -> int:
-    """Query tokens at most whose sums, m and l so many segments may leave, in float32: MOST_PARTS_BYTES of them."""
+    """The most query tokens for which `segments` segments can leave acc, m and l in MOST_PARTS_BYTES of float32."""
     return MOST_PARTS_BYTES // (REGISTER_BYTES * segments * shape.num_query_heads * (shape.head_size + 2))
 
 

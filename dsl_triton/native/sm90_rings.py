@@ -36,7 +36,7 @@ def barrier_row(SLOTS: gl.constexpr, COUNT: gl.constexpr):
 
 @gluon.jit
 def barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
-    """(full, empty) of so many slots; how many announce that one is full, and that they have read it."""
+    """Barriers (full, empty) of a ring's slots. FULL, EMPTY: how many arrivals open one of each."""
     return barrier_row(SLOTS, FULL), barrier_row(SLOTS, EMPTY)
 
 

@@ -48,7 +48,7 @@ def chunks_of(lanes):
 
 @gluon.constexpr_function
 def chunks_of_tile(lanes):
-    """Of K, then of a share of V."""
+    """The chunks of a tile: of K, then of a share of V."""
     return chunks_of(lanes) + chunks_of(lanes // 2)
 
 
@@ -83,8 +83,8 @@ def load_chunks(
     LOADER: gl.constexpr, load, items, table, D: gl.constexpr,
     SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
 ):  # fmt: skip
-    """Of every tile of K and V, from an item's last to its first, this loader's boxes of each chunk. The first loader
-    asks for the next item."""
+    """Load this loader's boxes of each chunk of K and V, from an item's last tile to its first. The first loader asks
+    for the next item."""
     keys, values, boxes, full, empty, page_rows = load
     ring, s_full, s_empty = items
     claim, block_table_ptr, table_stride = table
@@ -207,7 +207,7 @@ def _scores(at, q, chunks, behind, D: gl.constexpr, TILE: gl.constexpr):
 
 @gluon.jit
 def _scored(HALF: gl.constexpr, at, s, empty):
-    """s when its last product is done, of the at-th chunk. The other half's may follow."""
+    """s when its last product, of the at-th chunk, is done. Hands the turn to the other half."""
     hand_on(1 - HALF)
     s = hopper.warpgroup_mma_wait(0, deps=[s])
     _free(empty, at)
