@@ -128,7 +128,8 @@ def _about(run: RunData) -> str:
     planned, finished = run.manifest.get("planned", 0), run.manifest.get("finished", 0)
     cells = f"{planned} cells" if finished >= planned else f"{finished} of {planned} cells"
     each = f"{processes} process{'es' if processes > 1 else ''} a cell"
-    commits = ", ".join(dict.fromkeys(part.manifest.get("commit", "?")[:8] for part in merge.parts(run)))
+    of_parts = [part.manifest.get("commit", "?").split(", ") for part in merge.parts(run)]
+    commits = ", ".join(dict.fromkeys(one[:8] for of in of_parts for one in of))
     return f"{said} configs, {cells}, {each}, commit {commits}"
 
 
