@@ -18,7 +18,8 @@ from common.spec.kernel import asked_of_shape
 from common.spec.metadata import Lens, lens_of
 from common.spec.quantise import SPREAD
 
-ScaleForm = Literal["one", "heads", "tokens"]  # of K and V: one number, one per KV head, or one per token and KV head
+# Of K and V: one number, one per KV head, or one per token and KV head; of K and, behind a dash, of V.
+ScaleForm = Literal["one", "heads", "tokens", "one-heads", "tokens-heads"]
 Spans = tuple[tuple[tuple[int, int], ...], ...]  # per sequence, (first, last) of each
 NO_SPANS = ((0, 0), (-1, -1), (9, 4), (0, -1))  # what stands in place of a span, in turn
 FP8_OUT = torch.float8_e4m3fn  # what rows use
@@ -214,7 +215,7 @@ def _sinks(ask: Ask, seq_lens: list[int], heads: int, generator: torch.Generator
     return {"near": near, "off": off, "some": some, "heavy": torch.full_like(near, HEAVY)}[ask.sinks]
 
 
-def _scale(form: ScaleForm, batch: PagedBatch, size: float, generator: torch.Generator) -> Tensor:
+def _scale(form: str, batch: PagedBatch, size: float, generator: torch.Generator) -> Tensor:
     """Scales from `size` / 2 to 2 `size`; NaN for slots without an owner."""
     blocks, page = batch.by_token()[0].shape[:2]
     heads = batch.shape.num_kv_heads
@@ -231,7 +232,9 @@ def with_scales(features: Features, batch: PagedBatch, ask: Ask, generator: torc
     if ask.scales is not None:
         size = 1.0 / SPREAD[batch.shape.cache_dtype]
         gains = (ask.key_scale_factor, ask.scale_factor)
-        key, value = (_scale(ask.scales, batch, size * gain, generator) for gain in gains)
+        of_key, _, of_value = ask.scales.partition("-")
+        forms = zip((of_key, of_value or of_key), gains, strict=True)
+        key, value = (_scale(form, batch, size * gain, generator) for form, gain in forms)
         features = replace(features, key_scale=key, value_scale=value)
     if batch.query.dtype.itemsize == 1:
         features = replace(features, query_scale=torch.tensor([0.75], device=batch.device))

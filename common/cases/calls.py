@@ -1,7 +1,7 @@
 """The calls of one case: the same addresses, and what lies there changed between them.
 
 1. values A.  2. query, V and every second key negated.  3. A, but for one thing alone: K, V, the query, the table, the
-lengths, whose rows the queries are, the features' tensors or the numbers beside them.  4. A again. What a kernel keeps
+lengths, whose rows the queries are, the features' tensors or a number beside them.  4. A again. What a kernel keeps
 from an earlier call is wrong in one of them: also what it made of K alone, and found again by its address.
 """
 
@@ -119,12 +119,15 @@ def _operands(batch: PagedBatch, features: Features) -> Inputs:
 
 
 def _numbers(batch: PagedBatch, features: Features) -> Inputs:
-    window, cap = features.sliding_window, features.softcap
-    changed = replace(
-        features, sliding_window=window and window + 1, softcap=cap and 1.5 * cap,
-        chunk=features.chunk and features.chunk + 8,
-    )  # fmt: skip
-    return batch.replace(softmax_scale=0.75 * batch.softmax_scale), changed
+    """One number alone, else what is kept by all but one is not found: one of the features', in turn by the tokens;
+    the scale where there is none."""
+    window, cap, chunk = features.sliding_window, features.softcap, features.chunk
+    others = {"sliding_window": window and window + 1, "softcap": cap and 1.5 * cap, "chunk": chunk and chunk + 8}
+    found = [name for name, other in others.items() if other is not None]
+    if not found:
+        return batch.replace(softmax_scale=0.75 * batch.softmax_scale), features
+    chosen = found[batch.num_tokens % len(found)]
+    return batch, replace(features, **{chosen: others[chosen]})
 
 
 CHANGES: dict[str, Callable[[PagedBatch, Features], Inputs]] = {

@@ -173,6 +173,9 @@ def _restyled(case: Case, batch: PagedBatch, guards: Guards) -> PagedBatch:
     """The batch, its query and caches each in the strides of its own that the case names."""
     tensors = {"query": "query", "key": "key_cache", "value": "value_cache"}
     styles = {tensors[name]: style for name in tensors if (style := getattr(case, f"{name}_style")) is not None}
+    # a step's new K and V lie as their caches, but at multiples of 16 bytes
+    styles |= {name: styles[tensors[name]] for name in ("key", "value") if styles.get(tensors[name], "odd") != "odd"}
+    styles = {name: style for name, style in styles.items() if getattr(batch, name) is not None}
     return batch.replace(**{name: strided(getattr(batch, name), style, name, guards) for name, style in styles.items()})
 
 

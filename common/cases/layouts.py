@@ -121,11 +121,16 @@ def table_rows(batch: PagedBatch, guards: Guards) -> PagedBatch:
 
 
 def fused_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """Make the query the first part of a fused QKV projection's rows; the rest is NaN."""
+    """Make the query the first part of a fused QKV projection's rows, and the step's new K and V the others; these are
+    NaN where none are given, or V's heads are of another size."""
     tokens, heads, size = batch.query.shape
-    fused = guards.full("qkv", (tokens, heads + 2 * batch.key_cache.shape[2], size), batch.query.dtype, float("nan"))
-    fused[:, :heads] = batch.query
-    return batch.replace(query=fused[:, :heads])
+    kv = batch.shape.num_kv_heads
+    fused = guards.full("qkv", (tokens, heads + 2 * kv, size), batch.query.dtype, float("nan"))
+    query, key, value = fused.split((heads, kv, kv), 1)
+    query.copy_(batch.query)
+    if batch.key is None or batch.value.shape != value.shape:
+        return batch.replace(query=query)
+    return batch.replace(query=query, key=key.copy_(batch.key), value=value.copy_(batch.value))
 
 
 def padded_query(batch: PagedBatch, guards: Guards) -> PagedBatch:

@@ -451,7 +451,7 @@ _NUMBERED: tuple[Case, ...] = (
         arrange=layouts.last_pages, large=True,
     ),
     # strides and layouts
-    named("query-in-fused-qkv", 78, arrange=layouts.fused_query),
+    named("query-in-fused-qkv", 78, arrange=layouts.fused_query, new_kv=True),
     named("query-and-out-padded", 79, arrange=layouts.padded_query, pad_out=True, dtype=H),
     named("cache-stacked", 80, style="stacked"),
     named("cache-interleaved", 80, style="interleaved", dtype=H),

@@ -46,9 +46,9 @@ PAGES = named("pages-1-to-130", lens=decodes(*(8 * n - n % 8 for n in range(1, 1
 _CODES = {"lens": ((1, 45), (5, 90), (18, 130)), "fill": every_code}
 _E4M3, _FNUZ, _E5M2 = FP8
 CODES: tuple[Case, ...] = (  # of fp8: all of each type
-    named("codes-e4m3", kv_dtype=_E4M3, scales="one", **_CODES),
+    named("codes-e4m3", kv_dtype=_E4M3, scales="one-heads", **_CODES),
     named("codes-e4m3fnuz", kv_dtype=_FNUZ, scales="heads", dtype=torch.float32, **_CODES),
-    named("codes-e5m2", kv_dtype=_E5M2, scales="tokens", dtype=torch.float16, **_CODES),
+    named("codes-e5m2", kv_dtype=_E5M2, scales="tokens-heads", dtype=torch.float16, **_CODES),
     named("codes-fp8-query", fp8_query=_E4M3, scales="one", softmax_scale=0.003, **_CODES),
 )
 RUNS = named("pages-in-runs", lens=((1, 300), (20, 90), (3, 200)), block_size=8, arrange=layouts.page_runs)
@@ -68,7 +68,8 @@ SMOKE = (
     "one-empty-sequence", "cache-without-pages", "batch-0", "no-tokens", "batch-1", "all-decode", "all-prefill",
     "prefill-and-decode-alternate",
     "pages-permuted", "pages-shared", "table-exactly-as-wide-partial-page", "table-columns-int64",
-    "page-id-beyond-20-bits", "query-in-fused-qkv", "cache-interleaved", "cache-hnd", "unaligned-and-odd-strides",
+    "page-id-beyond-20-bits", "query-in-fused-qkv", "cache-interleaved", "cache-hnd",
+    "x-packed-page-24-head-80", "x-packed-new-kv-window", "unaligned-and-odd-strides",
     "key-and-value-of-other-strides", "window-1", "window-page", "window-leaves-leading-segments-empty",
     "window-starts-inside-a-tile", "softcap-15", "softcap-50-logits-4400", "softcap-5000-logits-50000",
     "sinks-near-the-mass", "non-causal", "padded-tokens", "hints-too-small", "everything-at-once", "keys-4500",

@@ -16,8 +16,13 @@ WRITTEN = {  # by a change that is not of numbers
 }  # fmt: skip
 
 
-def case_of(change, **options):
-    return named("calls", lens=((1, 45), (5, 20)), sinks="near", alibi="linear", softcap=5.0, change=change, **options)
+def case_of(change, softcap=5.0, **options):
+    asked = {"sinks": "near", "alibi": "linear", "softcap": softcap}
+    return named("calls", lens=((1, 45), (5, 20)), change=change, **asked, **options)
+
+
+def numbers_of(batch, features):
+    return {"scale": batch.softmax_scale} | {name: getattr(features, name) for name in ("softcap", "sliding_window")}
 
 
 def bits(batch, features):
@@ -31,15 +36,30 @@ def test_one_thing_alone_is_another_and_the_result_with_it(change):
     seen = []
     for call in calls(case, batch, features):
         validate(call.batch, call.features)
-        seen.append((bits(call.batch, call.features), call.batch.softmax_scale, reference(call.batch, call.features)))
+        given = (call.batch, call.features)
+        seen.append((bits(*given), numbers_of(*given), reference(*given)))
     first, second, third, last = seen
     assert {name for name in first[0] if not same_bits(first[0][name], third[0][name])} == WRITTEN[change]
     others = {name for name in first[0] if not same_bits(first[0][name], second[0][name])}
     assert others == {"query", "key_cache", "value_cache"}
     assert all(same_bits(first[0][name], last[0][name]) for name in first[0])
-    assert (first[1] != third[1]) == (change == "numbers")
+    assert first[1] | ({"softcap": 7.5} if change == "numbers" else {}) == third[1]
     assert not torch.equal(first[2].out, third[2].out) and torch.equal(first[2].out, last[2].out)
     assert guards.violated() == []
+
+
+@pytest.mark.parametrize("softcap", [None, 5.0])
+@pytest.mark.parametrize("window", [None, 19])
+def test_one_number_alone_is_another_each_in_its_turn(softcap, window):
+    """All at once, a kernel that kept what it made by all numbers but one was right."""
+    changed = set()
+    for pad in (0, 1):
+        case = case_of("numbers", softcap, sliding_window=window, pad_tokens=pad)
+        first, _, third, _ = (numbers_of(call.batch, call.features) for call in calls(case, *build(case)))
+        (name,) = (name for name in first if first[name] != third[name])
+        changed.add(name)
+    on = {name for name, number in (("softcap", softcap), ("sliding_window", window)) if number}
+    assert changed == (on or {"scale"})
 
 
 def test_a_change_that_a_case_cannot_have_is_the_next_one():

@@ -1,13 +1,18 @@
-"""Wrong kernels that a level once let pass: strides of what masks, spans by their address, small P, a million keys."""
+"""Wrong kernels that a level once let pass: strides of what masks and of new K, spans by their address, outputs found
+again by all but one number, one form of scales for both, small P, a million keys; and a member that none was asked for."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
+from common.cases.case import build
 from common.kit import levels
 from common.kit.inside import Asked
 from common.mutants.emulation import Edits, Schedule, emulate
+from common.oracle.integrity import inputs_of
+from common.spec.kernel import MEMBERS
+from common.spec.metadata import lens_of
 
 SPANS, TREE = (levels.BY_NAME[name] for name in ("spans-apart", "tree-larger-than-the-query"))
 
@@ -39,6 +44,78 @@ def test_strides_and_values_by_address_are_found(case, name):
     assert Asked.of(case).why_not(kernel(name, lambda tensor: tensor)) == ""
     assert "call 1" in Asked.of(case).why_not(kernel(name, dense))
     assert "call 3, other operands" in Asked.of(case).why_not(kernel(name, kept()))
+
+
+def from_new(batch):
+    """The batch with pages of what `key` holds where its rows are taken to be one behind the other."""
+    key, cache, starts = dense(batch.key), batch.key_cache.clone(), batch.query_start_loc.tolist()
+    for seq, (query_len, seq_len) in enumerate(lens_of(batch.query_start_loc, batch.seq_lens)):
+        for back in range(1, min(query_len, seq_len) + 1):
+            page, slot = divmod(seq_len - back, cache.shape[1])
+            cache[batch.block_table[seq, page].long(), slot] = key[starts[seq + 1] - back]
+    return batch.replace(key_cache=cache)
+
+
+def test_strides_of_new_keys_are_found():
+    """Where they are parts of a fused projection, and wherever K's cache has strides of its own."""
+    asked = Asked.of(levels.BY_NAME["query-in-fused-qkv"])
+    assert asked.case.name in levels.SMOKE
+    assert asked.why_not(emulated) == ""
+    assert "call 1" in asked.why_not(lambda batch, *more: emulated(from_new(batch), *more))
+    styled, _ = build(levels.BY_NAME["new-kv-mixed"].but(key_style="sparse", value_style="odd"))
+    assert not styled.key.is_contiguous() and styled.value.is_contiguous()
+
+
+def emulated(batch, features, out, lse):
+    emulate(batch, features, out, lse=lse)
+
+
+def by_keys_form(features):
+    """V's scales read as if they had the form of K's."""
+    whole = features.key_scale is not None and features.key_scale.numel() == 1
+    return replace(features, value_scale=features.value_scale[:1]) if whole else features
+
+
+def by_values_form(features):
+    """K's scales read as if they had the form of V's."""
+    scale = features.key_scale
+    whole = scale is not None and scale.dim() > features.value_scale.dim()
+    return replace(features, key_scale=scale[0, 0].nan_to_num(1.0)) if whole else features
+
+
+@pytest.mark.parametrize(("case", "read_as"), [("codes-e4m3", by_keys_form), ("codes-e5m2", by_values_form)])
+def test_scales_of_two_forms_are_asked(case, read_as):
+    asked = Asked.of(levels.BY_NAME[case])
+    assert case in levels.SMOKE and asked.why_not(emulated) == ""
+    assert "call 1" in asked.why_not(lambda batch, features, *more: emulated(batch, read_as(features), *more))
+
+
+def kept_but_for_the_soft_cap():
+    """An earlier output, found again by everything but the soft cap."""
+    found = {}
+
+    def launch(batch, features, out, lse):
+        numbers = (batch.softmax_scale, features.causal, features.sliding_window, features.chunk)
+        inputs = {name: tensor.float().nan_to_num(9.0).flatten() for name, tensor in inputs_of(batch, features).items()}
+        key = (numbers, *((name, tuple(numbers.tolist())) for name, numbers in inputs.items()))
+        if key not in found:
+            emulate(batch, features, out, lse=lse)
+            found[key] = out.clone(), lse.clone()
+        out.copy_(found[key][0])
+        lse.copy_(found[key][1])
+
+    return launch
+
+
+def test_a_number_that_an_earlier_output_was_not_found_by_is_asked():
+    case = levels.BY_NAME["softcap-15"]
+    assert case.name in levels.SMOKE
+    assert "call 3, other numbers" in Asked.of(case.but(change="numbers")).why_not(kept_but_for_the_soft_cap())
+
+
+def test_smoke_asks_every_member_of_supports():
+    asked = set().union(*(levels.read(name).asked for name in levels.level("smoke")))
+    assert asked == MEMBERS - {"full_graph", "lse"}
 
 
 class Skips(Edits):
