@@ -1,7 +1,7 @@
 """Ways to lay out the same batch in memory: slices, padding, offsets, page orders.
 
-Each returns a batch of equal meaning, except `page_twice`, `huge_query` and `tiny_query`. Every function takes (batch,
-guards) and allocates from `guards`, so that a write outside is seen.
+Each returns a batch of equal meaning, except `page_twice`, `own_first_page`, `huge_query` and `tiny_query`. Every
+function takes (batch, guards) and allocates from `guards`, so that a write outside is seen.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 from common.oracle.integrity import Guards
 from common.spec import PagedBatch
 from common.spec.metadata import cdiv
-from common.spec.quantise import fill_where
+from common.spec.quantise import fill_where, negate
 
 Arrange = Callable[[PagedBatch, Guards], PagedBatch]
 GARBAGE = 2**31 - 1  # a page id past every pool
@@ -101,6 +101,18 @@ def page_twice(batch: PagedBatch, guards: Guards) -> PagedBatch:
     batch.block_table[0, 1] = batch.block_table[0, 0]
     for cache in (batch.key_cache, batch.value_cache):
         fill_where(cache, torch.tensor([orphan], device=batch.device), float("nan"))
+    return batch
+
+
+def own_first_page(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Give the third sequence a first page of its own, with what the one before it had, negated: a prefix that the
+    first, second and last share is not everyone's."""
+    used = set(_pages(batch))
+    page, own = int(batch.block_table[2, 0]), next(p for p in range(batch.key_cache.shape[0]) if p not in used)
+    for cache in (batch.key_cache, batch.value_cache):
+        cache[own] = cache[page]
+        negate(cache[own])
+    batch.block_table[2, 0] = own
     return batch
 
 

@@ -429,7 +429,8 @@ _NUMBERED: tuple[Case, ...] = (
     # pages and the block table
     named("pages-permuted", 68, lens=((1, 90), (5, 60)), block_size=8),
     named("pages-reversed", 69, lens=((1, 60), (5, 40)), block_size=8, dtype=H, arrange=layouts.reversed_pages),
-    named("pages-shared", 70, lens=((1, 60), (5, 45), (34, 40), (1, 34)), shared_pages=2),
+    named("pages-shared", 70, lens=((1, 60), (5, 45), (2, 50), (34, 40), (1, 34)), shared_pages=2,
+          arrange=layouts.own_first_page),
     named("page-twice-in-one-sequence", 70, lens=((1, 60), (5, 45)), dtype=F, arrange=layouts.page_twice),
     named("table-tail-garbage", 71, lens=(*decodes(9, 33, 17, 20), (4, 50)), heads=(2, 1), dtype=H),
     named("table-exactly-as-wide-as-used", 72, lens=((3, 20), (1, 64)), extra_columns=0),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calls import ensure_well_formed
-from common.cases.layouts import huge_query, page_twice, tiny_query
+from common.cases.layouts import huge_query, own_first_page, page_twice, tiny_query
 from common.cases.named import BY_NAME, CASES, build
 from common.kit.levels import RUNS
 from common.oracle.reference import reference
@@ -16,7 +16,8 @@ from common.spec import SpecError
 from common.spec.validation import validate
 
 SMALL = [case for case in CASES if not case.large and not case.refused]
-OTHER_BATCHES = (page_twice, huge_query, tiny_query)  # arrangements that give a batch of another meaning
+# arrangements that give a batch of another meaning
+OTHER_BATCHES = (own_first_page, page_twice, huge_query, tiny_query)
 REFUSED = [case for case in CASES if case.refused]
 NUMBERED = {number for case in CASES for number in case.numbers}
 
@@ -91,7 +92,8 @@ def test_pages_are_arranged_as_names_say():
     twice = batch_of("page-twice-in-one-sequence").block_table
     assert twice[0, 0] == twice[0, 1]
     shared = batch_of("pages-shared").block_table[:, :2].tolist()
-    assert shared[0] == shared[1] == shared[3] != shared[2]
+    assert shared[0] == shared[1] == shared[4] != shared[3]
+    assert shared[2][0] != shared[0][0] and shared[2][1] == shared[0][1]
     assert int(batch_of("page-id-beyond-20-bits").block_table[0, 0]) >= 1 << 20
     stale = batch_of("table-tail-of-other-sequences").block_table
     assert stale[0, 1] == stale[1, 0] and stale[2, 2] == stale[3, 0]

@@ -1,5 +1,6 @@
 """Wrong kernels that a level once let pass: strides of what masks and of new K, spans by their address, outputs found
-again by all but one number, one form of scales for both, small P, a million keys; and a member that none was asked for."""
+again by all but one number, one form of scales for both, the prefix of two rows taken for all's, small P, a million
+keys; and a member that none was asked for."""
 
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import torch
 from common.cases.case import build
 from common.kit import levels
 from common.kit.inside import Asked
+from common.kit.levels import read
 from common.mutants.emulation import Edits, Schedule, emulate
 from common.oracle.integrity import inputs_of
 from common.spec.kernel import MEMBERS
@@ -113,8 +115,25 @@ def test_a_number_that_an_earlier_output_was_not_found_by_is_asked():
     assert "call 3, other numbers" in Asked.of(case.but(change="numbers")).why_not(kept_but_for_the_soft_cap())
 
 
+@pytest.mark.parametrize("row", [1, -1])
+def test_a_prefix_of_some_sequences_is_asked(row):
+    """Pages that the first row has in common with another are taken for every row's."""
+    asked = Asked.of(levels.BY_NAME["pages-shared"])
+
+    def launch(batch, *more):
+        table, page = batch.block_table.clone(), batch.key_cache.shape[1]
+        common = int((table[0] == table[row])[: int(batch.seq_lens.min()) // page].int().cumprod(0).sum())
+        contexts = (batch.seq_lens - batch.query_start_loc.diff()) // page
+        for seq, whole in enumerate(contexts.tolist()):
+            table[seq, : min(common, whole)] = table[0, : min(common, whole)]
+        emulated(batch.replace(block_table=table), *more)
+
+    assert asked.case.name in levels.SMOKE and asked.why_not(emulated) == ""
+    assert "call 1" in asked.why_not(launch)
+
+
 def test_smoke_asks_every_member_of_supports():
-    asked = set().union(*(levels.read(name).asked for name in levels.level("smoke")))
+    asked = set().union(*(read(name).asked for name in levels.level("smoke")))
     assert asked == MEMBERS - {"full_graph", "lse"}
 
 
