@@ -35,6 +35,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "cp_world_size": (None, 1),
     "cp_tot_seqused_k": (None,),
 }
+OF_VARLEN = {"seqused_k", "cu_seqlens_k"}  # lengths, which flash_attn_with_kvcache takes as cache_seqlens
 
 
 @dataclass(frozen=True)
@@ -278,6 +279,7 @@ class FlashAttention:
         them into the pages first. Returns out like q, or (out, lse float32 [batch, heads, seqlen_q], or [heads,
         total_q] with cu_seqlens_q). Raises what flash_attn_varlen_func raises.
         """
+        _refuse("flash_attn_with_kvcache", {name: others[name] for name in others if name in OF_VARLEN})
         for name, value in (("k", k), ("v", v)):
             if value is not None:
                 raise UnsupportedFeature("flash_attn_with_kvcache", name, "None, the new tokens already in the cache")

@@ -224,6 +224,9 @@ def test_appending_to_the_cache_is_refused_and_an_argument_that_nobody_knows_a_t
     assert refusal.value.argument == name
     with pytest.raises(TypeError, match="'windowsize'"):
         FLASH.flash_attn_varlen_func(**words(make_batch(LENS, SHAPE)), windowsize=3)
+    for other in ("seqused_k", "cu_seqlens_k"):  # the other call's
+        with pytest.raises(TypeError, match=f"flash_attn_with_kvcache: found argument '{other}'"):
+            FLASH.flash_attn_with_kvcache(**decode(**{other: torch.ones(1, dtype=torch.int32)}))
 
 
 @pytest.mark.parametrize("lens", [[(3, 20), (1, 9)], [(3, 20)], []], ids=len)
