@@ -28,7 +28,7 @@ from rich.table import Table
 
 from compare import stats
 from compare.analysis import merge, verdict
-from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read
+from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read, tell_left_out
 from compare.analysis.verdict import Outcome, Series
 from compare.exits import GATE, NOTHING, OK, refusing
 from compare.plan.fingerprint import changed, pairs_that_differ
@@ -323,9 +323,6 @@ def show(before: RunData, after: RunData, found: Sequence[Difference], noise_sai
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH
     plain = functools.partial(console.print, markup=False, highlight=False)
-    for run in (before, after):
-        if run.note:
-            plain(f"{run.folder}: {run.note}")
     changes = [f"{name} {a} -> {b}" for name, a, b in surroundings(before, after)]
     common = [d for d in found if d.before is not None and d.after is not None]
     alike = sum(d.same_fingerprint for d in common)
@@ -350,6 +347,7 @@ def gate(found: Sequence[Difference], fail_on: str | None) -> int:
 @refusing(NotARun, Incomparable, noise.NotNoise)
 def main(asked: argparse.Namespace) -> int:
     before, after = read(asked.before), read(asked.after)
+    tell_left_out((before, after))
     allowed, said = limits(before, after)
     found = select(differences(before, after, allowed, asked.unit), asked.kernels, asked.workload)
     code = gate(found, asked.fail_on)

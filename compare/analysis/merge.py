@@ -9,12 +9,11 @@ times of different contracts, a run given twice, and a cell that two runs have w
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read
+from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read, tell_left_out
 from compare.exits import refusing
 from compare.plan.fingerprint import changed
 from compare.record import folder as run_folder
@@ -175,8 +174,6 @@ def main(asked: argparse.Namespace) -> int:
     if len(runs) < 2:
         raise Incomparable(f"runs: found {len(runs)}, allowed two or more")
     folder = merge(runs, asked.out)
-    for run in runs:
-        if run.note:
-            print(f"{run.folder}: {run.note}", file=sys.stderr)
+    tell_left_out(runs)
     print(f"{sum(len(run.raw) for run in runs)} rows of {len(runs)} runs; {folder}")
     return 0

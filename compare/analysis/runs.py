@@ -1,6 +1,7 @@
 """A run folder as a report reads it: the manifest, the cells, their table and their compiled functions."""
 
 import difflib
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -144,6 +145,13 @@ def read(folder: Path) -> RunData:
     except (ValueError, RecursionError) as error:
         raise NotARun(f"run folder: found {folder} with {error}, allowed one that compare.run wrote") from error
     return RunData(folder, manifest, latest(loaded.records) if loaded else [], loaded.note if loaded else "")
+
+
+def tell_left_out(runs: Iterable[RunData]) -> None:
+    """Say on stderr which lines of which run are in no figure, because they could not be read."""
+    for run in runs:
+        if run.note:
+            print(f"{run.folder}: {run.note}", file=sys.stderr)
 
 
 class Incomparable(ValueError):

@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 from compare.analysis import means, merge
-from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read
+from compare.analysis.runs import Incomparable, NotARun, RunData, ensure_one, read, tell_left_out
 from compare.exits import NOTHING, OK, USAGE, nearest, refusing
 from compare.record.whole import put
 from compare.report import figures, glance, printed, render, verdicts
@@ -82,6 +82,7 @@ def options(new: argparse.ArgumentParser) -> None:
 def _printed(asked: argparse.Namespace) -> int:
     """Print a table (--print). Raises NotARun, Incomparable."""
     runs = [read(folder) for folder in asked.runs]
+    tell_left_out(runs)
     means.ensure_alike(runs)
     if asked.print == "means":
         text = means.text(runs, asked.unit, asked.kernels or "*")

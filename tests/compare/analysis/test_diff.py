@@ -150,11 +150,14 @@ def test_cells_without_times_are_compared_by_status(tmp_path):
     assert (cell.change, cell.before, cell.after, cell.ratio) == (Change.SAME, Status.OK, Status.OK, None)
 
 
-def test_lines_that_could_not_be_read_are_said(two, capsys):
+@pytest.mark.parametrize("other", ["another run", "the same run", "no cell in common"])
+def test_lines_that_could_not_be_read_are_said(two, other, capsys):
+    """Whatever a reader is told of the rest."""
     with open(two[1] / "cells.jsonl", "a") as file:
         file.write('{"schema": 2}\n')
-    assert diptych(["diff", *map(str, two)]) == 0
-    assert "1 line left out" in capsys.readouterr().out
+    chosen = ["--kernels", "nobody/*"] if other == "no cell in common" else []
+    diptych(["diff", str(two[other != "another run"]), str(two[1]), *chosen])
+    assert f"{two[1]}: cells.jsonl: 1 line left out" in capsys.readouterr().err
 
 
 def test_one_process_that_failed_is_a_changed_status(tmp_path, two):

@@ -63,6 +63,14 @@ def test_a_feature_whose_plain_row_is_in_another_run_has_no_line(tmp_path, capsy
     assert said(capsys, one, two) == (NOTHING, [])
 
 
+def test_lines_that_could_not_be_read_are_said(tmp_path, capsys):
+    one = run(tmp_path / "one", ("32q1s4k~", TRITON, 10.0))
+    with open(one / "cells.jsonl", "a") as file:
+        file.write('{"schema": 2}\n')
+    assert diptych(["report", str(one), "--print", "times"]) == OK
+    assert "1 line left out" in capsys.readouterr().err
+
+
 def without_time(record, reason):
     gone = dict(status=Status.UNSUPPORTED, reason=reason, timing=None, derived=None, gate=None, evidence=())
     return replace(record, **gone)
