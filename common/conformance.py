@@ -28,7 +28,7 @@ from common.kit.lanes import Lanes
 from common.kit.own_files import OwnFiles, imported
 from common.kit.report_file import ReportFile
 from common.kit.seal import seal
-from common.process import cores
+from common.process import cores, print_every_character
 from common.spec import SpecError
 from common.spec.refusals import expect_file
 
@@ -374,6 +374,7 @@ def _judge(found: Summary, lanes: Lanes, cases: list[str], exitfirst: bool) -> b
 def run(asked: argparse.Namespace) -> int:
     """What the parsed words of `diptych-check` ask for; returns the exit code of `Summary.code`, 2 for usage and no
     such kernel, 130 interrupted."""
+    print_every_character()
     try:
         why = _misused(asked)
         plan = None if why else Plan.of(asked)

@@ -7,12 +7,14 @@ In: a command. Out: its lines, one at a time, or `Lost` with what became of it.
 import atexit
 import contextlib
 import enum
+import io
 import math
 import os
 import select
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -27,6 +29,12 @@ REAP_S = 30.0  # seconds within which a killed child ends; a driver or a tracer 
 DESCRIPTOR = "{descriptor}"  # the word of a command that is replaced by the number of the child's socket
 _living: set[subprocess.Popen[bytes]] = set()
 _starting = threading.RLock()
+
+
+def print_every_character() -> None:
+    """Print a character that stdout's encoding lacks as its escape, as Python does on stderr."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def cores() -> int:

@@ -14,12 +14,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
+from common.process import print_every_character
+
 OK, WRONG, USAGE, NO_GPU, GATE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 
 def ending(work: Callable[[], int], usage: tuple[type[Exception], ...]) -> int:
     """Run `work` and return its exit code: USAGE for one of the errors `usage` and for a file that cannot be read or
     written, whose message is printed; INTERRUPTED for Ctrl-C; OK where the reader of a pipe has gone (`... | head`)."""
+    print_every_character()
     try:
         return work()
     except BrokenPipeError:

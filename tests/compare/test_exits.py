@@ -1,7 +1,9 @@
 """What a command's work ends in becomes its exit code."""
 
+import io
 import os
 import signal
+import sys
 
 import pytest
 
@@ -17,6 +19,14 @@ def test_usage_errors_are_printed_and_ctrl_c_is_130(capsys):
     assert exits.ending(lambda: raising(ValueError("--rows: found 0")), (KeyError, ValueError)) == 2
     assert capsys.readouterr().err == "--rows: found 0\n"
     assert exits.ending(lambda: raising(KeyboardInterrupt()), ()) == 130
+
+
+def test_a_character_that_the_encoding_lacks_is_escaped(monkeypatch):
+    """A folder's name, in a container whose Python writes ASCII."""
+    bytes_ = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(bytes_, "ascii", "strict"))
+    assert exits.ending(lambda: print("1 cell; r-\xfc", flush=True) or exits.OK, ()) == 0
+    assert bytes_.getvalue() == b"1 cell; r-\\xfc\n"
 
 
 def test_other_errors_are_not_swallowed():
