@@ -6,7 +6,10 @@ Triton 3.6.0 waits where a product is used, but for one that the next iteration 
 `ahead` sums the values of the tile before first, and shifts its scores before the next are begun: with both alive ptxas
 waits for every instruction of a product (C7514). P is carried, which puts it into shared memory.
 
-Forms: "plain" as unpaged.py; "ahead" in every tile, masked ones first; "ahead, full tiles" behind plain masked ones.
+Forms: "plain" as unpaged.py; "ahead" in every tile, masked ones first; "ahead, full tiles" behind plain masked ones;
+"values", in full tiles but the last: a tile is scored before the values of the one before are summed, so that these
+products are in flight under the softmax, and P stays in registers. The first tile is scored in a loop of one turn:
+outside of a loop Triton keeps its K in shared memory until the end.
 """
 
 import json
@@ -19,6 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 KV_HEADS, GROUP, HEAD, BASE2 = 8, 4, 128, 0.1275174  # softmax scale times log2 e
 TILES = [(128, 128, 8, 2), (64, 64, 4, 2), (128, 64, 8, 3)]
+VALUES = [*TILES, (128, 64, 8, 2)]
 ALONE = [(64, 128, 4, 2), (128, 32, 4, 2), (128, 32, 4, 3), (128, 64, 4, 2), (256, 64, 8, 2), (256, 64, 16, 2)]
 
 
@@ -77,6 +81,19 @@ def kernel(
             m, l, acc = plain(j, q, m, l, acc, keys, values, row, base2, token, BN, False)
         for j in range(full, stop):
             m, l, acc = plain(j, q, m, l, acc, keys, values, row, base2, token, BN, True)
+    elif FORM == "values":
+        whole = tl.maximum(full - 1, 0)
+        s = tl.zeros([BM, BN], tl.float32)
+        for j in tl.range(0, tl.minimum(whole, 1), num_stages=1):
+            s = tl.dot(q, tl.trans(keys.load([row + j * BN, 0])))
+        for j in range(0, whole):
+            x, m, alpha = shifted(s, m, base2, token, j, BN, False)
+            x = tl.exp2(x)
+            l = l * alpha + tl.sum(x, 1)
+            s = tl.dot(q, tl.trans(keys.load([row + (j + 1) * BN, 0])))
+            acc = tl.dot(x.to(q.dtype), values.load([row + j * BN, 0]), acc * tl.expand_dims(alpha, 1))
+        for j in range(whole, stop):
+            m, l, acc = plain(j, q, m, l, acc, keys, values, row, base2, token, BN, True)
     elif FORM == "ahead":
         s = tl.dot(q, tl.trans(keys.load([row + (stop - 1) * BN, 0])))
         for i in range(0, stop - full):
@@ -123,6 +140,7 @@ def captured(form, tiles, q, keys, values, out):
 def main() -> None:
     torch.manual_seed(0)
     asked = [("plain", (128, 64, 4, 2)), *(("plain", t) for t in TILES[:2])]
+    asked += [("values", t) for t in VALUES]
     asked += [("ahead", t) for t in TILES + ALONE] + [("ahead, full tiles", t) for t in TILES]
     for n in (8192, 2048):
         q = torch.randn(n, KV_HEADS * GROUP, HEAD, device="cuda", dtype=torch.bfloat16)
