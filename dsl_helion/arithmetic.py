@@ -1,4 +1,8 @@
-"""Integer division, and functions that a query of 16 bits does not need to the last bit."""
+"""Integer division, and functions that a query of 16 bits does not need to the last bit.
+
+Kernels multiply by the reciprocal of a constant float and do not divide by it: torch turns such a division into that
+product for tensors on a GPU alone, so code that is generated without one would differ.
+"""
 
 import helion.language as hl
 import torch

@@ -48,6 +48,7 @@ def quantise(x, scale, stride, page, slot, kv_head, live, compute_scale, dtype):
         return x.to(dtype)
     x = x.to(torch.float32)
     if compute_scale:
+        # not a division (arithmetic.py)
         found = torch.clamp(torch.abs(x).amax(1) * (1.0 / scale_limit(dtype)), min=LEAST_SCALE)
         head = torch.zeros_like(page) + kv_head
         at = [page.unsqueeze(1), slot.unsqueeze(1), head.unsqueeze(1)]

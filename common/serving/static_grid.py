@@ -22,7 +22,8 @@ def short_rows(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> int:
     """Rows of a Q Block of short queries: 16, those of a decode.
 
     In a capture without longer queries on an NVIDIA GPU as many as a draft has, up to 64: with fewer, several Q Blocks
-    would read the same keys. Up to 128 by wgmma for heads of 129 to 256 lanes, where sums of 64 rows fill four warps.
+    would read the same keys. Up to 128 by wgmma for heads of 129 to 256 lanes, where sums of 64 rows fill the registers
+    of four warps.
     """
     if gpu.vendor != "nvidia" or stats.max_query_len > SHORT_QUERY:
         return 16

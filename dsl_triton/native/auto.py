@@ -53,9 +53,8 @@ class Sm90Prefill:
 class NativeFamily(Family):
     """dsl_triton's kernels, and one kernel more, whose config follows from the batch (sm90_config.py)."""
 
-    others: Family = field(
-        default_factory=lambda: portable.FAMILY
-    )  # chooses for batches that this kernel does not serve
+    # chooses for batches that this kernel does not serve
+    others: Family = field(default_factory=lambda: portable.FAMILY)
 
     @property
     def portable(self) -> Family:

@@ -99,7 +99,7 @@ def kept_but_for_the_soft_cap():
     def launch(batch, features, out, lse):
         numbers = (batch.softmax_scale, features.causal, features.sliding_window, features.chunk)
         inputs = {name: tensor.float().nan_to_num(9.0).flatten() for name, tensor in inputs_of(batch, features).items()}
-        key = (numbers, *((name, tuple(numbers.tolist())) for name, numbers in inputs.items()))
+        key = (numbers, *((name, tuple(values.tolist())) for name, values in inputs.items()))
         if key not in found:
             emulate(batch, features, out, lse=lse)
             found[key] = out.clone(), lse.clone()
