@@ -168,9 +168,8 @@ def test_pictures_are_the_same_for_the_same_figures_and_follow_them(table):
 
 CLASSES = ("decode", "speculative", "prefill", "mixed")
 PREMISES = {  # what README.md and docs/choosing-a-dsl.md say in words, and the figures under which it is true
-    "Helion is as fast as Triton in the mean, and slower on the worst row": lambda t: (
-        all(abs(t[f"headline.{kind}.helion-over-triton"].value - 1) < 0.02 for kind in CLASSES)
-        and t["headline.all.helion-over-triton"].worst < 0.9
+    "Helion is a little slower than Triton in the mean, and more on the worst row": lambda t: (
+        0.95 < t["headline.all.helion-over-triton"].value < 1 and t["headline.all.helion-over-triton"].worst < 0.9
     ),
     "slower in more pairs than faster": lambda t: t["pairs.slower"].value > t["pairs.faster"].value,
     "vLLM's Triton kernel is slower in the mean": lambda t: t["headline.all.triton-over-vllm"].value > 1,
