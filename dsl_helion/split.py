@@ -178,24 +178,24 @@ def _prefill_kernel(
 
             if key is not None:  # the new tokens, counted from the first that has a key
                 new_len = torch.minimum(query_len, seq_len)
-                keyless = query_len - new_len
-                new_start = query_start + keyless
+                new_start = query_start + query_len - new_len
+                new_pos = token + new_len - query_len
                 new_key, new_end, new_lo, new_full_lo, new_full_hi, new_hi = kv_tile_range(
-                    seq, first - keyless, last - keyless, new_len, f, tile_size
+                    seq, first + new_len - query_len, last + new_len - query_len, new_len, f, tile_size
                 )
                 for n_left in hl.grid(new_lo, new_full_lo):
                     m, l, acc = attend_new_tile(
-                        n_left, q, m, l, acc, token - keyless, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
+                        n_left, q, m, l, acc, new_pos, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
                         key, value, new_start, lanes, tile_size, True,
                     )  # fmt: skip
                 for n_full in hl.grid(new_full_lo, new_full_hi):
                     m, l, acc = attend_new_tile(
-                        n_full, q, m, l, acc, token - keyless, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
+                        n_full, q, m, l, acc, new_pos, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
                         key, value, new_start, lanes, tile_size, False,
                     )  # fmt: skip
                 for n_right in hl.grid(new_full_hi, new_hi):
                     m, l, acc = attend_new_tile(
-                        n_right, q, m, l, acc, token - keyless, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
+                        n_right, q, m, l, acc, new_pos, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
                         key, value, new_start, lanes, tile_size, True,
                     )  # fmt: skip
             total = finished(narrow(acc, lanes[1]), value_cache, f, r)
