@@ -24,7 +24,7 @@ Table = Mapping[str, Figure]
 
 @dataclass(frozen=True)
 class Look:
-    """ink: texts and axes. page: the hatches' colour. bars: a colour a series."""
+    """ink: texts and axes. page: the hatches' colour. bars: a colour for each series."""
 
     ink: str
     faint: str
@@ -40,7 +40,7 @@ LOOKS = {
 
 @dataclass(frozen=True)
 class Bars:
-    """One panel. series: names of the bars of a group. groups: label -> a value a series, None for no bar.
+    """One panel. series: names of the bars of a group. groups: label -> a value for each series, None for no bar.
 
     form: format of a value above its bar. paint: the colour index of each series. level: a line across, (height, name).
     """
@@ -67,9 +67,9 @@ def classes(figures: Table) -> list[Bars]:
 
 
 def speed(figures: Table) -> list[Bars]:
-    suites = {"peers": "suite peers", "serving": "suite serving", "features": "suite features"}
+    suites = {group: f"suite {group}" for group in ("peers", "serving", "unseen", "features")}
     groups = {k: _values(figures, [f"{group}.{k}.helion-over-triton" for group in suites]) for k in KINDS}
-    return [Bars("Helion's speed, Triton = 1", list(suites.values()), groups, paint=(1, 1, 1), level=(1, "Triton"))]
+    return [Bars("Helion's speed, Triton = 1", list(suites.values()), groups, paint=(1,) * 4, level=(1, "Triton"))]
 
 
 def size(figures: Table) -> list[Bars]:
@@ -86,7 +86,8 @@ def size(figures: Table) -> list[Bars]:
 
 
 def start(figures: Table) -> list[Bars]:
-    whens = {"start": "first call,\nnothing cached", "restart": "first call of a\nlater process"}
+    later = "first call of a later process,\nPython's bytecode not kept"
+    whens = {"start": "first call,\nnothing cached", "restart": later}
     groups = {
         words: _values(figures, [f"cost.{name}.{d}" for d in ("triton", "helion")]) for name, words in whens.items()
     }
