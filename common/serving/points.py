@@ -20,7 +20,7 @@ class Point:
     SpecError.
 
     num_decodes: sequences of one token; None: all where max_query_len is 1, else none. A point stands for every batch
-    in its cell of the grid (common.serving.grid): 1024 keys for 769 to 1024.
+    in its cell of the grid (common.serving.grid): 1024 keys for 513 to 1024.
     """
 
     num_seqs: int
