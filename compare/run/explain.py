@@ -109,8 +109,8 @@ def candidates(family: Family, shape: AttentionShape, stats: BatchStats, gpu: Gp
         yield _line("", f"{one.us:8.1f}  {one.limits:7} {one.candidate.kernel}: {words}")
     if known.gpu == gpu.name and (lost := known.held_out.get("seed")):
         first, best = (lost[name].split("|")[0].strip() for name in ("first pick", f"best of the first {COUNT}"))
-        told = f"the {COUNT} of them, once (`diptych tune --model`), loses {best}% in place of {first}%"
-        yield _line("measuring", f"{told}, on the mean of rows held out")
+        told = f"these {COUNT} once (`diptych tune --model`) leaves a mean loss of {best}%, the first alone {first}%"
+        yield _line("measuring", f"{told} (rows held out)")
 
 
 def _stats(lens: Lens, shape: AttentionShape, ask: Ask) -> tuple[BatchStats, BatchStats]:
@@ -194,8 +194,8 @@ def main(arguments: argparse.Namespace) -> int:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 lines = explain(dsl, lens, shape, ask, gpu)
-            tables = {text for one in said if "no measured" not in (text := str(one.message))}  # provenance says it
-            print("\n" + "\n".join([*lines, *(_line("table", text) for text in sorted(tables))]))
+            warned = sorted({str(one.message) for one in said})
+            print("\n" + "\n".join([*lines, *(_line("warning", text) for text in warned)]))
             told += 1
         except registry.Unavailable as reason:
             print(f"\n{dsl}: unavailable: {reason}")

@@ -38,7 +38,8 @@ SETTINGS = {
     "heuristics": Setting(
         _one_of(HEURISTICS),
         "tree",
-        "whose configs: measured winners, then rules (tree); rules (default); Listing 2 (paper)",
+        "whose configs: measured winners, then what logs teach (tree); the latter alone (learned); the kernel's "
+        "DEFAULT (default); Listing 2 (paper)",
     ),
     "cache": Setting(_one_of(CACHES), None, "before each call: cold, or hot as of the paper's timer"),
     "cpu_budget": Setting(positive, 30.0, "seconds of a cell in the interpreter (30)"),

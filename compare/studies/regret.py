@@ -6,12 +6,12 @@
 
 Rows are the first of the suite `unseen` of that seed: its shapes and lengths are drawn, and a seed that was looked at
 is spent; --workload aims at some of them. On each row `auto` runs as a user gets it, and beside it every kernel that it
-may take: as its table has it, as the untuned rules have it, and with --configs others of its space, neighbours of the
-rules' and random ones. Where a choice was learned for the GPU (`tune --fit`), its first COUNT are timed too: the table
-has what its first pick loses, and the best of them. The tuner's lanes compile, gate and time all, four rows at a time;
-regret is auto's time over the best, less one. A row counts where `auto` and another candidate were timed and no kernel
-is still to come. What was timed is kept line by line: a run that was cut off has whole rows for --of, and --resume
-gives it --minutes more, and more rows of --rows.
+may take: with the config that is chosen for it, with its untuned default, and with --configs others of its space,
+neighbours of the default and random ones. Where a choice was learned for the GPU (`tune --fit`), its first COUNT are
+timed too: the table has what its first pick loses, and the best of them. The tuner's lanes compile, gate and time all,
+four rows at a time; regret is auto's time over the best, less one. A row counts where `auto` and another candidate were
+timed and no kernel is still to come. What was timed is kept line by line: a run that was cut off has whole rows for
+--of, and --resume gives it --minutes more, and more rows of --rows.
 Exit codes: 0; 2 usage; 3 the GPU is not here; 5 no row counts.
 """
 
@@ -94,8 +94,8 @@ def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) 
             shapes = {row.shape: row for row in rows}
             space = dict.fromkeys(config for shape in shapes for config in kernel.space(shape, gpu))
             defaults = [start(DEFAULT, kernel_id, kernel, row, gpu) for row in rows]
-            rules, *others = policies(space, defaults, configs + 1, draw)  # slow ones are dropped beside the rules
-            found[kernel_id] = [rules, TREE, *others]
+            untuned, *others = policies(space, defaults, configs + 1, draw)  # slow ones are dropped beside the untuned
+            found[kernel_id] = [untuned, TREE, *others]
         elif kernel_id.endswith("/auto") and learned.of(dsl, gpu):
             found[kernel_id] += [model(number) for number in range(1, COUNT + 1)]
     return found

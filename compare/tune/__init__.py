@@ -1,4 +1,4 @@
-"""From candidate configs to times, from times to tables of winners; rankings where no time can be taken.
+"""From candidate configs to times, from times to measured winners and a fitted choice; rankings without times.
 
-In: a GPU and rows. Out: logs of candidates, and a table of winners that a person reviews.
+In: a GPU and rows. Out: logs of candidates, the user's winners, and the files that `--fit` makes of logs.
 """

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -76,9 +75,7 @@ def _measured(dsl: str, call: Any, shape: AttentionShape, device: str, minutes: 
             if timed:
                 table.add_row(*_row(stats, timed))
 
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*no measured winners")  # they are being made
-            done = plan.measure(COUNT, asked, seconds=60 * minutes, progress=told)
+        done = plan.measure(COUNT, asked, seconds=60 * minutes, progress=told)
     console.print(table)
     where = plan.family.winners(gpu_of(plan.device)).where
     console.print(f"{dsl}: {done} of {len(asked)} batches measured, kept in {where}")

@@ -50,7 +50,6 @@ def test_kernels_that_cut_by_the_whole_batch_refuse_it(dsl, name: str) -> None:
 
 @in_triton
 @pytest.mark.parametrize("gpu", ["h200", "l40s", "mi300"])
-@pytest.mark.filterwarnings("ignore:triton. no measured table")
 def test_the_choice_follows_from_the_shape_alone(dsl, gpu: str) -> None:
     sizes = [on_grid(1, 1, 1, 500), on_grid(256, 256, 1, 2000), on_grid(8, 0, 4096, 8192), on_grid(1, 0, 9, 131072)]
     auto, needs = dsl.module("auto"), frozenset({"causal", "batch_invariant"})

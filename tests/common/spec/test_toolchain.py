@@ -70,7 +70,6 @@ def test_the_choice_is_the_next_kernel_that_may_be_compiled(dsl, text, monkeypat
     assert family.choose(shape, stats, MI300).kernel == allowed.kernel
 
 
-@pytest.mark.filterwarnings("ignore:.*no measured table")
 def test_with_nothing_left_the_choice_stays_and_its_launch_says_why(monkeypatch):
     shape, stats = AttentionShape(dtype=torch.bfloat16), BatchStats.of(parse_lens("q2ks8k"))
     family = registry.load("triton/auto").FAMILY

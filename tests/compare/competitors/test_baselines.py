@@ -88,7 +88,7 @@ def test_vllm_is_asked_for_heads_of_512_and_for_fp8(vllm):
     given = vllm._interface().calls[-1]
     assert given["k_descale"].shape == (trial.batch.num_seqs, trial.batch.shape.num_kv_heads)
     assert given["k_descale"].data_ptr() == trial.features.key_scale.data_ptr()
-    with pytest.raises(UnsupportedFeature, match="one scale a tensor"):
+    with pytest.raises(UnsupportedFeature, match="one scale for each tensor"):
         keeps(vllm, "fp8-scales-of-heads")
 
 

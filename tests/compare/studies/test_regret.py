@@ -132,7 +132,6 @@ def test_the_table_is_written_again_from_a_run(folder, capsys):
     assert diptych(["study", "regret", "--of", str(folder)]) == 5
 
 
-@pytest.mark.filterwarnings("ignore:.*no measured table")
 @pytest.mark.parametrize("dsl", registry.DSLS)
 def test_what_is_timed_has_every_auto_as_a_user_gets_it_and_every_kernel_that_it_may_take(dsl):
     found = regret.plan(dsl, ROWS, H200, 16, 5)
@@ -147,7 +146,6 @@ def test_what_is_timed_has_every_auto_as_a_user_gets_it_and_every_kernel_that_it
     assert TREE.config(start(TREE, f"{dsl}/auto", kernel, row, H200)) == chosen
 
 
-@pytest.mark.filterwarnings("ignore:.*no measured table")
 @pytest.mark.parametrize("kernel_id", [auto for dsl in registry.DSLS for auto in regret.AUTO[dsl]])
 def test_a_call_with_every_hint_launches_what_is_timed(monkeypatch, kernel_id):
     """Rows' lengths are uneven: by the longest alone a call took other configs than the study judged."""

@@ -71,13 +71,11 @@ def test_prompts_over_fp8_take_it_too(lens, dtype, needs):
         "batch-invariant", "no-gpu",
     ],
 )  # fmt: skip
-@pytest.mark.filterwarnings("ignore:triton. no measured winners")
 def test_what_it_does_not_serve_is_chosen_as_without_it(lens, shape, gpu, needs):
     asked = shape, BatchStats.of(lens), gpu and resolve(gpu), frozenset(needs)
     assert auto.choose(*asked) == portable.choose(*asked)
 
 
-@pytest.mark.filterwarnings("ignore:triton. no measured winners")
 def test_a_portable_process_never_takes_it(monkeypatch):
     monkeypatch.setenv("DIPTYCH_PORTABLE", "1")
     assert auto.choose(LLAMA, BatchStats.of(LONG), H200) == portable.choose(LLAMA, BatchStats.of(LONG), H200)
