@@ -368,9 +368,9 @@ def auto():
     )
     words = {"ha": "center", "fontsize": 9}
     box(axes, 0, 12, 15, 8, "#FFFFFF", edge=LINE)
-    text(axes, 7.5, 16, "hints and shapes:\nsequences, decodes,\nlongest query,\nlongest sequence", **words)
+    text(axes, 7.5, 16, "hints and shapes:\nsequences, tokens,\ndecodes, longest\nquery, keys", **words)
     box(axes, 20, 12, 12, 8, SKY, edge=LINE)
-    text(axes, 26, 16, "rounded up\nto a grid", **words)
+    text(axes, 26, 16, "keys rounded up;\nfor a plan all,\nto a grid", **words)
     box(axes, 37, 12, 13, 8, ORANGE, edge=LINE)
     text(axes, 43.5, 16, "a measured winner,\nor what logs\nteach", **words)
     arrow(axes, (15, 16), (20, 16))
