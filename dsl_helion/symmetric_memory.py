@@ -2,7 +2,7 @@
 
 torch 2.11 cannot say whether other processes write to a tensor; 2.13 can. Where it cannot and torch.distributed runs,
 as in vLLM even on one GPU, Helion 1.5 takes every tensor for symmetric memory. It then gives each kernel a persistent
-grid of one program an SM, so that the programs of all processes are resident: inside vLLM on an H200 decodes took 2.9
+grid of one program per SM, so that the programs of all processes are resident: inside vLLM on an H200 decodes took 2.9
 times as long.
 
 The private hook, the name `symm_mem` in Helion's `_dist_utils`, is used here alone.

@@ -173,8 +173,8 @@ def _block(tensor: torch.Tensor, box: list[int], descriptors: bool) -> Block:
 def _new_blocks(batch: PagedBatch, features: Features, tile_size: int, descriptors: bool) -> tuple[Block, ...] | None:
     """Blocks of the step's new K and V; None where they are not given, or no descriptor can describe them.
 
-    A head of one part and no power of two would read its neighbour's lanes. TMA wants 16-byte addresses. Of a part of
-    16 lanes that a mask takes through registers ptxas 12.8.93 loses V's address (nvidia_code.lost_descriptors).
+    A head of one part whose size is no power of two would read lanes of the next head. TMA needs 16-byte addresses. If
+    a mask moves a part of 16 lanes through registers, ptxas 12.8.93 loses V's address (nvidia_code.lost_descriptors).
     """
     head_size, parts = batch.query.shape[2], parts_of(batch.shape)
     given = new_tokens(batch, features)

@@ -1,10 +1,10 @@
 """The plan of a step: segments of its Q Blocks, longest sequences first, made on the device by one small launch.
 
 Grid: bound of Q Blocks / BLOCKS, from numbers that a captured graph knows; lengths are read on the device. Nothing is
-sorted: every Q Block counts those before it. Order: the sequence of most tiles first; of as many, the one that comes
-first; in a sequence the last Q Block first. So what is left at the end is small, and programs that run together read
-the same K and V, out of L2. Segments of a Q Block stand side by side; KV heads are not planned, as each has the same
-items. Tiles have UNIT keys where sequences of both classes are compared.
+sorted: every Q Block counts those before it. Order: sequences with more tiles first, equal ones as in the batch; in a
+sequence the last Q Block first. So what is left at the end is small, and programs that run together read the same K and
+V from L2. Segments of a Q Block are neighbours. The plan is of one KV head: each has the same items. Sequences of both
+classes are compared in tiles of UNIT keys.
 
 The host gives the number of segments of a Q Block, or the device chooses it for each class (segment_tiles): the number
 that ends first if each program takes the next item when it is done with one. Then the items of short queries come

@@ -236,7 +236,7 @@ SHOWS: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-TILES = 128  # keys beyond which most kernels need a second tile, or a tile each in two segments
+TILES = 128  # keys beyond which most kernels need a second tile, or one tile in each of two segments
 
 
 def _short(size: Any) -> bool:

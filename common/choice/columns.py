@@ -68,7 +68,8 @@ class Undivided(NamedTuple):
 
 
 def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
-    """Sizes of batches as `grid.decided_by` has them, one array a name; empty ones as of one key."""
+    """Sizes of batches as `grid.decided_by` has them, one array for each name; a batch without keys counts as one
+    of one key."""
     rows = []
     for shape, stats, gpu in of:
         short, seqs, all_keys = stats.max_query_len <= SHORT_QUERY, max(stats.num_seqs, 1), max(stats.total_seq_len, 1)

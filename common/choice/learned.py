@@ -1,7 +1,7 @@
-"""Candidates for a batch, the best first: a portfolio of configs and the model that ranks them, from one file a DSL and
-GPU. `python -m compare tune --fit` writes it, from logs alone; docs/tuning.md says how.
+"""Candidates for a batch, the best first: a portfolio of configs and the model that ranks them, from one file for each
+DSL and GPU. `python -m compare tune --fit` writes it, from logs alone; docs/tuning.md says how.
 
-Short queries beside prompts get what the model takes for them alone.
+In a mixed batch the short queries get the config that the model chooses for them alone.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Own:
-    """A kernel beside a portfolio, whose config follows from a batch. config: takes the stats and the config for short
-    queries beside prompts (None without these); all configs are plain values."""
+    """A kernel outside the portfolio, whose config is computed from a batch. config: takes the stats and the config for
+    short queries beside prompts (None without these); all configs are plain values."""
 
     kernel: str
     config: Callable[[BatchStats, Mapping[str, Any] | None], Mapping[str, Any]] = field(compare=False, repr=False)
@@ -63,8 +63,8 @@ class Own:
 @dataclass(frozen=True)
 class Question:
     """What a ranking is asked for batches of a shape on a GPU. kernels: those of the portfolio that may serve them
-    (None: all). sees: the most keys that a query token sees. own: a kernel beside the portfolio, which follows from the
-    rest."""
+    (None: all). sees: the most keys that a query token sees. own: a kernel outside the portfolio, which the rest
+    determines."""
 
     shape: AttentionShape
     gpu: Gpu
@@ -133,8 +133,8 @@ class Learned:
     def first(self, question: Question, stats: BatchStats, count: int = COUNT) -> list[Candidate]:
         """The `count` best candidates, fewer where fewer fit.
 
-        stats: as `grid.decided_by` has them; what they count is rounded up (`coarse`). Kernels with a
-        launch for short queries alone are none for a batch that has no others: SHORT is the same.
+        stats: of `grid.decided_by`; their counts are rounded up (`coarse`). For a batch of short queries alone, kernels
+        with a separate launch for these are no candidates: SHORT makes the same launch.
         """
         ((ranked, other),) = self._each(question, [coarse(stats)])
         once = {pair: i for i, pair in enumerate(zip(ranked.rows, ranked.segments, strict=True))}
@@ -150,11 +150,11 @@ class Learned:
     def few(
         self, question: Question, many: Sequence[BatchStats], slack: float
     ) -> tuple[list[int], dict[BatchStats, Candidate | None]]:
-        """The rows of the portfolio that keep each batch within `slack`, a share of its predicted time, of its best
-        (`missed_least`), so that a process compiles fewer kernels; and of each batch, by its `coarse` stats, the best
-        that is left.
+        """The rows of the portfolio that are left where a process compiles fewer kernels (`missed_least`), and the best
+        candidate that is left for each batch, by its `coarse` stats. No batch gets slower than its best by more than
+        `slack`, a share of its predicted time.
 
-        many: as of `best`. The kernel beside the portfolio stays. Prompts are ranked once, beside the best launch for
+        many: as of `best`. The kernel outside the portfolio stays. Prompts are ranked once, beside the best launch for
         short queries of all rows, and get the best that is left.
         """
         many = list(dict.fromkeys(map(coarse, many)))
@@ -184,14 +184,14 @@ class Learned:
         return min(filter(None, (one, other)), key=lambda found: found.loss, default=None)
 
     def _by_row(self, ranked: _Ranked, other: Candidate | None) -> np.ndarray:
-        """[row and one more]: what each row loses with its best number of segments, and the kernel beside them."""
+        """[row and one more]: what each row loses with its best number of segments; last, the kernel outside them."""
         found = np.full(len(self.portfolio.rows) + 1, np.inf)
         np.minimum.at(found, ranked.rows, ranked.lost)
         found[-1] = np.inf if other is None else other.loss
         return found
 
     def _each(self, question: Question, many: Sequence[BatchStats]) -> Iterator[tuple[_Ranked, Candidate | None]]:
-        """The candidates of each batch, and that of the kernel beside the portfolio."""
+        """The candidates of each batch, and that of the kernel outside the portfolio."""
         for start in range(0, len(many), TOGETHER):
             of = many[start : start + TOGETHER]
             ranked = self._ranked(question, of)
@@ -244,9 +244,9 @@ class Learned:
         level: np.ndarray | None = None,
         undivided: columns.Undivided | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What candidates lose [batch, candidate] or [batch], rounded: configs that the columns do not tell apart lose
-        the same, in any batch; and the level of the candidates, unless given. With a level they are of a kernel that
-        deals its tiles by a plan of its own, of which the formula knows nothing."""
+        """What candidates lose [batch, candidate] or [batch], and their level (`_Ranked`). Losses are rounded, so that
+        configs with equal columns lose the same in any batch. level: given for the kernel outside the portfolio, whose
+        tiles follow a plan that the formula does not describe."""
         launched = columns.launches(batch, made, undivided)
         read = table(batch, made, self.constants, launched)
         told = self.net.answers(read).reshape(-1, *launched[0].span.shape)
@@ -256,8 +256,8 @@ class Learned:
         return doubted(told, level, behind).round(DIGITS), level
 
     def _beside(self, question: Question, many: Sequence[BatchStats]) -> tuple[list[dict[str, Any]], columns.Columns]:
-        """What serves the short queries beside prompts, and its columns [batch]: the best for them alone; where no
-        decode is expected, what fits of a decode's rows, without a reduction of segments."""
+        """The configs for short queries beside prompts, and their columns [batch]: the best for these queries alone.
+        Where no decode is expected, the config of fewest rows, fitted and in one segment."""
         of, at = self.portfolio, [n for n, stats in enumerate(many) if stats.num_decodes]
         some = min((part for kernel, part in of.rows if kernel == SHORT), key=lambda part: part["block_m"])
         configs = [fitted_part(some | {CUT: 1}, question.shape, question.gpu)] * len(many)
@@ -280,9 +280,9 @@ class Learned:
 
 
 def missed_least(lost: np.ndarray, slack: float, always: int) -> np.ndarray:
-    """Which columns of `lost` [batch, candidate], logarithms of times, are left when one after another has gone, each
-    time the one that adds least to all batches' times, while no batch is slower than its best by more than `slack`.
-    always: a column that stays."""
+    """Which columns of `lost` [batch, candidate], logarithms of times, are left after dropping one after another: each
+    time the one whose loss adds least to the times of all batches, as long as no batch gets slower than its best by
+    more than `slack`. always: a column that stays."""
     slower = np.expm1(lost - lost.min(axis=1, keepdims=True))
     left = np.unique([*slower.argmin(axis=1), always])
     while len(left) > 1:
@@ -326,7 +326,7 @@ def up(n: int) -> int:
 
 
 def apart(kinds: Sequence[Any], lost: np.ndarray) -> np.ndarray:
-    """The order of candidates by what they lose, where each earlier one of its kind counts as TWIN more."""
+    """The order of candidates by what they lose, plus TWIN for each earlier candidate of the same kind."""
     counted, met = np.array(lost, dtype=float), Counter[Any]()
     for i in np.argsort(lost, kind="stable"):
         counted[i] += TWIN * met[kinds[i]]

@@ -52,11 +52,12 @@ class Portfolio:
     def candidates(
         self, batch: columns.Columns, kernels: Collection[str] | None, decode: columns.Columns | None
     ) -> tuple[np.ndarray, np.ndarray, columns.Columns, columns.Undivided]:
-        """(row [candidate], segments [batch, candidate], columns that broadcast to the same, and what columns.whole has
-        of them) of what fits.
+        """Of the candidates that fit: row [candidate], segments [batch, candidate], columns that broadcast to the same,
+        and columns.whole of them.
 
-        batch: of one shape and GPU. kernels: None for all. decode: columns [batch] of what serves short queries beside
-        prompts; None where there are none: then kernels with a launch apart for them have no candidate.
+        batch: of one shape and GPU. kernels: None for all. decode: columns [batch] of the launch that serves short
+        queries beside prompts; None for batches of short queries alone, for which kernels with a separate launch for
+        them have no candidate.
         """
         asked = np.array([kernels is None or self.rows[i][0] in kernels for i in self._row])
         one = {name: value[:1] for name, value in batch.items()}

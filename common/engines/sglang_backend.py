@@ -58,7 +58,7 @@ def expect_served(runner: Any) -> None:
             raise UnsupportedFeature("diptych", name, "a server without it")
     if runner.kv_cache_dtype not in (runner.dtype, *FP8) or runner.kv_cache_dtype_str == "mxfp8":
         found = f"{runner.kv_cache_dtype_str} ({runner.kv_cache_dtype})"
-        allowed = "auto, fp8_e4m3 or fp8_e5m2: pages of the model's dtype, or fp8 with a scale a layer"
+        allowed = "auto, fp8_e4m3 or fp8_e5m2: pages of the model's dtype, or fp8 with one scale for each layer"
         raise SpecError("kv_cache_dtype", found, allowed)
 
 
@@ -333,7 +333,7 @@ def scale_of(layer: RadixAttention, name: str, device: torch.device) -> torch.Te
     given = getattr(layer, name)
     scale = torch.ones(1, device=device) if given is None else torch.as_tensor(given, device=device).float().reshape(-1)
     if scale.numel() != 1:
-        raise UnsupportedFeature("diptych", "scales per head of an fp8 cache", "a scale a layer")
+        raise UnsupportedFeature("diptych", "scales per head of an fp8 cache", "one scale for each layer")
     return scale
 
 

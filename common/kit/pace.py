@@ -13,7 +13,8 @@ MARGIN = 10.0
 ENOUGH = 3  # calls before their speed replaces the assumed one
 # The cost of a program beside its keys and lanes, in both; of a call beside its programs, in work.
 KEYS, LANES, CALL = 64, 256, 1 << 21
-# Work a second of a slow kernel: interpreted, a program a query token and head; a loop over both in plain torch; a GPU.
+# Work per second of a slow kernel: interpreted, with a program for each query token and head; a loop over both in plain
+# torch; on a GPU.
 INTERPRETED, PLAIN, ON_GPU = 1e6, 3e7, 1e9
 
 

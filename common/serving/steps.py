@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """The current step of each stream. used: whether any plan was made; without one, nobody has to announce a step."""
+    """The current step of each stream. used: whether any plan was made; until then a new step needs no notice."""
 
     def __init__(self) -> None:
         self._steps: dict[Any, Step] = {}

@@ -1,4 +1,4 @@
 """Worker processes that may die, hang or flood their log without ending the run.
 
-In: jobs. Out: an outcome a job, as they come: what the worker said, or how it was lost.
+In: jobs. Out: one outcome for each job, as they come: what the worker said, or how it was lost.
 """

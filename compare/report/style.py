@@ -1,4 +1,5 @@
-"""The style of every figure: one colour a DSL, one marker a rung, one line style a choice of configs.
+"""The style of every figure: a colour for each DSL, a marker for each rung, a line style for each
+choice of configs.
 
 Colours are Okabe and Ito's, distinguishable with any colour vision: blue is Triton, vermilion Helion, black and green
 the baselines. A rung has a marker, hollow in Triton and half filled in Helion, legible on a black-and-white printer;

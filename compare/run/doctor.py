@@ -107,7 +107,7 @@ def warnings(device: torch.device | None) -> list[str]:
 
 
 def _unseen(device: torch.device) -> list[str]:
-    """What of this host disturbs times, who else uses the GPU, and what nobody here tells of it."""
+    """What on this host disturbs times, who else uses the GPU, and which facts of it no tool here reports."""
     found = vendor().disturbing()
     try:
         others = [one for one in vendor().users(vendor().address(device)) if one[0] != os.getpid()]

@@ -38,7 +38,7 @@ class Work:
     tile_flops: int = 0
 
 
-Ints = np.ndarray  # a number a Q Block
+Ints = np.ndarray  # a number for each Q Block
 # the query tokens of the sequences that a launch serves
 EVERY, NONE = range(ANY_QUERY + 1), range(0)
 SHORT, LONG = range(SHORT_QUERY + 1), range(SHORT_QUERY + 1, ANY_QUERY + 1)

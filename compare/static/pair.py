@@ -4,8 +4,8 @@ timed.
 Both are compiled for the GPU at the configs chosen there. A tile is a pass of the leanest innermost loop with products,
 or of the heaviest where none has any. Its clocks, for one warp alone, are by kind: issued, or waited for. On NVIDIA
 they come from SASS (compare/static/warp.py), elsewhere from counts and the constants of compare/static/estimate.py,
-which makes the clocks of a tile a time. Then one property of the slower launch after another becomes the faster one's:
-what shortens the time most explains most.
+which turns the clocks of a tile into a time. Then each property of the slower launch is replaced in turn by the faster
+one's: the one that shortens the time most explains most.
 """
 
 import math

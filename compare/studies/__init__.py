@@ -1,4 +1,4 @@
-"""Studies: questions beside speed, one a file: host time, sizes, races, a server, the checker itself.
+"""Studies: questions beside speed, one in each file: host time, sizes, races, a server, the checker itself.
 
 In: the kernels, the compilers, committed runs. Out: tables and rows that pages and reports quote.
 """

@@ -82,7 +82,7 @@ class Tuned(Subject):
 
 
 class Autotuner(Bench):
-    """The lane: one kernel on one row a job, the default beside what is found."""
+    """The lane: a job is one kernel on one row; the default is timed beside what is found."""
 
     def job(self, job: dict[str, Any]) -> None:
         self._how, self._told = (job["seconds"], job["seed"]), {}
@@ -137,7 +137,7 @@ class Autotuning(Arm):
                 lane.kill()
 
     def report(self) -> list[str]:
-        """What became of the candidates, and a line a row and kernel with both final times."""
+        """What became of the candidates, and one line for each row and kernel with both final times."""
         last = latest(self.log.lines, self.name)
         lines = super().report()
         for (kernel, row, policy), line in last.items():

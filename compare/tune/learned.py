@@ -1,4 +1,4 @@
-"""The learned choices that are committed, as the tuner and the studies ask them: a file a DSL and GPU."""
+"""The learned choices that are committed, as the tuner and the studies ask them: a file for each DSL and GPU."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ LN2 = 0.6931471805599453
 
 
 def of_rung(config: Config) -> Config:
-    """q_block's config, for a tile of keys has one index a key."""
+    """q_block's config with one index for each key, as a tile of keys has."""
     return replace(config, gather="flat")
 
 

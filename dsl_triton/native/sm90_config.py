@@ -84,7 +84,7 @@ def items_of_tokens(shape: AttentionShape) -> int:
 
 @dataclass(frozen=True)
 class Situation:
-    """What a config follows from. stats: as `common.serving.grid.decided_by` has them."""
+    """The batch that determines a config. stats: of `common.serving.grid.decided_by`."""
 
     shape: AttentionShape
     stats: BatchStats

@@ -1,6 +1,6 @@
 """Prefill for sm_90 alone, in Gluon: planned items, pages by TMA, softmax under products, warps with roles (ours).
 
-Grid: one program an SM. Each claims items, a segment of a Q Block of 128 rows under one KV head, in the
+Grid: one program per SM. Each claims items, a segment of a Q Block of 128 rows under one KV head, in the
 order of the step's plan (step_plan.py): the longest sequence first, its last Q Block first. Twelve warps have roles,
 and talk through rings of shared memory, each slot of which has a barrier for full and one for empty:
 

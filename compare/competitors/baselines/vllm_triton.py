@@ -103,12 +103,12 @@ def _refuse(shape: AttentionShape) -> None:
 
 
 def _scales(features: Features, batch: PagedBatch) -> dict[str, object]:
-    """vLLM's mode of fp8 with one scale a tensor, and its scales; its kernel reads the first number of each.
+    """vLLM's mode of fp8 with one scale for each tensor, and its scales; its kernel reads the first number of each.
 
     Raises UnsupportedFeature for several.
     """
     if any(one is not None and one.numel() > 1 for one in (features.key_scale, features.value_scale)):
-        raise UnsupportedFeature(NAME, "a scale for each head or token", "one scale a tensor")
+        raise UnsupportedFeature(NAME, "a scale for each head or token", "one scale for each tensor")
     given = bare_files.scales_of(features, batch)
     return given | ({"kv_quant_mode": vllm_files.KVQuantMode.FP8_PER_TENSOR} if batch.shape.quantised else {})
 

@@ -222,7 +222,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=MODEL, choices=SIZES, help=f"(default {MODEL})")
     parser.add_argument("--kv-dtype", default="auto", choices=page.KV, help="of K and V in pages (default: bf16)")
     parser.add_argument(
-        "--caches", type=Path, metavar="DIR", help="compiled code, a folder an engine; new ones give a first start"
+        "--caches", type=Path, metavar="DIR", help="folders of compiled code, by engine; new ones give a first start"
     )
     parser.add_argument(
         "--cache",

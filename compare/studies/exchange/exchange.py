@@ -5,9 +5,10 @@
 
 export: the rows of a run that are plain causal attention become Workloads, `triton/auto`, `triton/native.auto` and
 `helion/auto` Solutions, and what the run found Traces. import: each Definition's reference, then each Solution in
-Python, is asked the Workloads by diptych-check, in a process of its own, and judged in float64; a line a verdict goes
-to traces/gqa_paged/NAME.diptych.jsonl. What cannot be traded is named and left out. Exit codes: 0 all right; 1 a
-Solution or a reference that is not; 2 usage; 5 nothing was traded; 130 interrupted, and what was judged is kept.
+Python, is asked the Workloads by diptych-check, in a process of its own, and judged in float64; one line for each
+verdict goes to traces/gqa_paged/NAME.diptych.jsonl. What cannot be traded is named and left out. Exit codes: 0 all
+right; 1 a Solution or a reference that is not; 2 usage; 5 nothing was traded; 130 interrupted, and what was judged is
+kept.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python -m compare study mutation --out FOLDER [--count 1300] [--axes 400] [--seed 1] [--level full] [--jobs 2]
 
 The kernels are `count` of the operators, and `axes` that are wrong at one value of one axis alone. Level by level, case
-by case, each is asked of all that still live. FOLDER/deaths.jsonl gets a line each time; a later call goes on there:
-{"case", "killed": {number: why}, "differs": [numbers]}. FOLDER/mutants.jsonl gets one line for each kernel.
+by case, each is asked of all that still live. FOLDER/deaths.jsonl gets one line for each case, and a later call goes on
+there: {"case", "killed": {number: why}, "differs": [numbers]}. FOLDER/mutants.jsonl gets one line for each kernel.
 
 A kernel that lives counts as equivalent if it gave the bits of the right one in every call, or the right numbers where
 it computes in float64. One that is wrong in a part of the batches must also be right without that limit.
