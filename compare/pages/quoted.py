@@ -247,7 +247,8 @@ def summary(figures: Table) -> str:
     if not won:
         return portable
     ahead = listed([f"{kind} ({gluon[kind].value:.2f})" for kind in won])
-    return f"{portable} On Hopper GPUs the public call takes a Gluon kernel where it is faster: ahead in {ahead}."
+    takes = "On Hopper GPUs the public call takes a Gluon kernel where it predicts that one faster"
+    return f"{portable} {takes}: ahead in {ahead}."
 
 
 def listed(parts: list[str]) -> str:
