@@ -1,11 +1,10 @@
 """A model that counts: after token t comes t + 1, and only right attention produces it.
 
 The residual stream has three parts. The first half holds the token's code. One layer reads it, the first unless Sizes
-says another: query and key are one
-projection of the code, so that the query's own token has the largest score, and the value, another projection, goes to
-the second part, from which alone the next token is read. A page written to a wrong place, a wrong length or a wrong sum
-therefore gives another token. All other layers add noise to the third part, which the logits read weakly:
-log-probabilities then distinguish kernels whose tokens agree.
+says another: query and key are one projection of the code, so that the query's own token has the largest score, and the
+value, another projection, goes to the second part, from which alone the next token is read. A page written to a wrong
+place, a wrong length or a wrong sum therefore gives another token. All other layers add noise to the third part, which
+the logits read weakly: log-probabilities then distinguish kernels whose tokens agree.
 
 With a global_head_size the model is vLLM's Gemma 4: layers with a window and heads of head_size take turns with layers
 that see every key and have heads of global_head_size. Its layers norm what they add, so that a norm's weight sets it.
