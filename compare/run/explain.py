@@ -126,7 +126,7 @@ def _heading(text: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | 
     return [
         f"{text} on {where}; {heads}, pages of {shape.block_size}, {str(shape.dtype).removeprefix('torch.')}",
         *(
-            f"{name}: {stats.num_seqs} sequences, {stats.num_decodes} of them decodes, queries up to "
+            f"{name}: sequences {stats.num_seqs}, decodes {stats.num_decodes}, queries up to "
             f"{stats.max_query_len}, keys up to {stats.max_seq_len}"
             for name, stats in (("batch", told), ("asked as", asked))
         ),
