@@ -2,7 +2,8 @@
 
 The numbers up to `num_quick()` hold every value that runs quickly in an interpreter, and all small numbers. Those up to
 `num_smoke()` hold every value of every axis and its boundaries; every pair of MASKS; every ability of a kernel
-(ABILITIES) in every regime in which kernels change their loops or grids (REGIMES); each mask alone (ALONE); and PLACES.
+(ABILITIES) in every regime in which kernels change their loops or grids (REGIMES); each mask alone (ALONE); PLACES; and
+what models have together (`common.cases.together`).
 Those up to `num_axes()` hold every triple of MASKS, and every pair of two axes that is cheap enough (PAIR_RULES).
 `drawn-<seed>-<number>` adds values that the seed draws. A case that only holds values is brief, and its keys grow
 (`fills.rising`), so that a missing rescale shows. A case is a function of its name. `common.kit.fitting` turns off what
@@ -42,6 +43,8 @@ from common.cases.case import Case
 from common.cases.covering import Rows, Rule, Values, both, covering
 from common.cases.fills import FILLS, rising
 from common.cases.random_cases import features_of
+from common.cases.together import PACKED, SERVED
+from common.spec import Layout
 from common.spec.paged_batch import DTYPES, FP8
 
 # Where kernels go other ways: a loop that is longer, a grid that is wider, tiles of another form. Of each axis one of
@@ -72,6 +75,9 @@ REGIMES: dict[str, dict[str, tuple[Any, ...]]] = {
     "strides": {"key_style": AXES["key_style"][1:], "value_style": AXES["value_style"][1:],
                 "query_style": AXES["query_style"][1:]},
     "scales": {"softmax_scale": (0.05, 0.5, 1.0, 0.37), "page": (8,)},
+    "chunks": _SMALL | {"query": (128, 130), "context": (1024, 1100), "sequences": (1, 2), "kv_heads": (2,)},
+    "groups over long keys": {"kv_heads": (1, 2), "ratio": (4, 8, 16), "head_size": (64, 128), "query": (1, 4),
+                              "page": (16, 32, 64, 128), "context": (1024, 1100, 1500), "sequences": (1, 2)},
 }  # fmt: skip
 # Where a feature meets several tiles of rows, or many of keys, and is on alone.
 ALONE: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -140,7 +146,6 @@ PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
       if model.name in ("gpt-oss", "Mistral 7B", "Gemma 3 27B", "Llama 4")),
     *map(_whole_tiles, (32, 128)),
     _graph(1025) | {"kv_heads": (4,)},  # over 4,096 sequences times KV heads
-    _TINY | {"query": (2050,), "context": (0,), "page": (64,), "sequences": (1,)},
     {"shared_pages": (65,), "mix": ("long",), "page": (8,), "context": (1100,), "sequences": (3,), "query": (1, 3)},
 )  # fmt: skip
 # KV heads, and query heads of each, that public models have together; beside them each size of heads in both dtypes of
@@ -160,13 +165,14 @@ STORED = tuple(
     for store in AXES["store"][1:] if store not in random_cases.FP8_QUERIES for dtype in DTYPES[:2]
 )  # fmt: skip
 ALIGNED = tuple(_aligned(tile, tiles) for tile in (16, 32, 64, 128, 256) for tiles in (0, 1))
-# In two calls: over a thousand query tokens beside several heads, in one prompt of over 1,024 tiles of 16 rows, and in
-# one among many short ones, with over 16,384 rows and 2^18 elements of `out`, and an fp8 scale whose reciprocal bf16
-# rounds by 0.4%; page ids past 20 bits and elements of a cache past 24; 8,193 pages of a sequence; sequences of equal
-# lengths.
+# In two calls: over two thousand query tokens; over a thousand beside several heads, in one prompt of over 1,024 tiles
+# of 16 rows, and in one among many short ones, with over 16,384 rows and 2^18 elements of `out`, and an fp8 scale whose
+# reciprocal bf16 rounds by 0.4%; page ids past 20 bits and elements of a cache past 24; 8,193 pages of a sequence;
+# sequences of equal lengths.
 DEAR: tuple[dict[str, tuple[Any, ...]], ...] = (
+    _TINY | {"query": (2050,), "context": (0,), "page": (64,), "sequences": (1,)},
     _SMALLEST | {"query": (1030,), "context": (0,), "page": (64,), "sequences": (1,), "kv_heads": (8,)},
-    _SMALLEST | {"query": (513,), "context": (64, 129), "sequences": (59,), "mix": ("prompts",), "place": ("middle",),
+    _SMALLEST | {"query": (513,), "context": (129,), "sequences": (59,), "mix": ("prompts",), "place": ("middle",),
                  "ratio": (8,), "head_size": (16,), "out_dtype": (FP8[0],), "out_scale": (0.49808,)},
     _SMALLEST | {"page": (8,), "arrange": (layouts.far_pages,), "sequences": (1, 2), "key_style": (None,),
                  "value_style": (None,), "dtype": (torch.bfloat16,)},
@@ -234,8 +240,9 @@ def _values() -> Rows:
 def _smoke() -> Rows:
     """Rows that hold every value, every pair of MASKS and of what changes between calls, and every place."""
     masks = covering(MASKED, MASK_RULES, seed=11, of={*MASKS, "change"})
-    short = (("aligned", ALIGNED), ("prompt", DEAR), ("shape", SHAPES), ("store", STORED))
+    short = (("aligned", ALIGNED), ("prompt", DEAR), ("shape", SHAPES), ("store", STORED), ("served", SERVED))
     brief = [row | {"brief": True} for word, places in short for row in _placed(places, word)]
+    brief += [row | {"brief": True, "layout": Layout.X_PACKED} for row in _placed(PACKED, "packed")]
     return _values() + masks + _regimes() + _alone() + _placed(PLACES, "place") + brief
 
 
@@ -260,7 +267,7 @@ def _regimes() -> Rows:
     plain = [off | {"regime": regime, "dtype": dtype} for regime, dtype in zip(REGIMES, cycle(DTYPES), strict=False)]
     rows = [
         _within(values, REGIMES[values["regime"]], random.Random(f"regime {number}"))
-        | {"brief": number % 2 > 0 or number >= len(chosen)}
+        | {"brief": number % 4 > 0 or number >= len(chosen)}
         for number, values in enumerate(chosen + plain)
     ]
     for regime, place in REGIMES.items():
@@ -452,7 +459,8 @@ def _case(name: str, values: Values) -> Case:
     return Case.of(
         name, (), tuple(lens), heads=(values["ratio"] * values["kv_heads"], values["kv_heads"]),
         block_size=values["page"], sliding_window=window and max(1, window), fill=fill, brief=brief,
-        operands=operands, **{axis: values[axis] for axis in _SAME}, **features,
+        operands=operands, layout=values.get("layout", Layout.PAGED), **{axis: values[axis] for axis in _SAME},
+        **features,
     )  # fmt: skip
 
 

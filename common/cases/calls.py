@@ -2,7 +2,8 @@
 
 1. values A.  2. query, V and every second key negated.  3. A, but for one thing alone: K, V, the query, the table, the
 lengths, whose rows the queries are, the features' tensors or a number beside them.  4. A again. What a kernel keeps
-from an earlier call is wrong in one of them: also what it made of K alone, and found again by its address.
+from an earlier call is wrong in one of them: also what it made of K alone, and found again by its address. Lengths
+shrink in some cases and grow in others.
 """
 
 import zlib
@@ -19,7 +20,7 @@ from common.cases.company import decode_step, in_company, orders
 from common.cases.swept import sweep
 from common.oracle.integrity import differing, inputs_of
 from common.spec import Features, PagedBatch, is_per_token
-from common.spec.metadata import cdiv, lens_of
+from common.spec.metadata import cdiv, lens_of, seq_lens
 from common.spec.quantise import negate
 
 Inputs = tuple[PagedBatch, Features]
@@ -82,6 +83,12 @@ def _lengths(batch: PagedBatch, features: Features) -> Inputs:
     for seq, (query_len, seq_len) in enumerate(lens_of(batch.query_start_loc, batch.seq_lens)):
         batch.seq_lens[seq] = seq_len - cdiv(max(0, seq_len - max(1, query_len)), 3)
     return batch, features
+
+
+def _grows(change: str, batch: PagedBatch) -> bool:
+    """Whether the lengths of the first call are the short ones, in turn by the tokens: else a grid or scratch for its
+    longest sequence is large enough in every call."""
+    return change == "lengths" and batch.num_tokens % 2 > 0
 
 
 def _moved(batch: PagedBatch) -> list[int]:
@@ -156,7 +163,7 @@ def _may(change: str, case: Case, batch: PagedBatch, features: Features) -> bool
     if change == "table":  # new K and V are what the pages hold
         return batch.key is None and _place(batch) is not None
     if change == "lengths":  # rows move: a fill lays values where they see them, or do not
-        moved = any(n > max(1, q) for q, n in lens_of(batch.query_start_loc, batch.seq_lens))
+        moved = any(n > max(1, q) for q, n in case.lens)
         return moved and case.fill is None and batch.key is None
     if change == "starts":
         return case.fill is None and batch.key is None and _moved(batch) != batch.query_start_loc.tolist()
@@ -209,12 +216,19 @@ def calls(case: Case, batch: PagedBatch, features: Features) -> Iterator[Call]:
     change = change_of(case, batch, features)
     if change == "table":
         _prepare(batch, features)
+    whole = seq_lens(case.lens)
+    if grows := _grows(change, batch):
+        batch.seq_lens.copy_(whole)  # the calls of a batch may be asked for twice
+        _lengths(batch, features)
     inputs, others = inputs_of(batch, features), ("query", "key_cache", "value_cache", "key", "value")
     yield Call("call 1", batch, features)
     with _kept(others, inputs):
         yield Call("call 2, other values at the same addresses", *_others(batch, features))
     with _kept(_CHANGED[change], inputs):
-        yield Call(f"call 3, other {change} alone at the same addresses", *CHANGES[change](batch, features))
+        if grows:
+            batch.seq_lens.copy_(whole)
+        changed = (batch, features) if grows else CHANGES[change](batch, features)
+        yield Call(f"call 3, other {change} alone at the same addresses", *changed)
     yield Call("call 4, the values of call 1", batch, features, again=True)
     if case.company:
         yield from _in_company(batch, features)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from common.cases.case import Case
+from common.spec import Layout
 from common.spec.kernel import asked_of_shape
 
 # member of SUPPORTS -> how to switch it off
@@ -21,6 +22,7 @@ _OFF: dict[str, dict[str, Any]] = {
     "non_causal": {"causal": True}, "fp8_kv": {"kv_dtype": None, "scales": None},
     "int8_kv": {"kv_dtype": None, "scales": None}, "fp8_query": {"fp8_query": None, "scales": None},
     "fp8_out": {"out_dtype": None}, "value_size": {"value_size": None}, "batch_invariant": {"batch_invariant": False},
+    "x_packed": {"layout": Layout.PAGED},
 }  # fmt: skip
 _SIZES = {"head_size": "head_size", "block_size": "block_size", "dtype": "dtype"}  # of LIMITS -> field
 MOST_HEADS = 96

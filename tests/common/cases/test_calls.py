@@ -70,6 +70,17 @@ def test_a_change_that_a_case_cannot_have_is_the_next_one():
     assert change_of(filled, *build(filled)) == "operands"
 
 
+@pytest.mark.parametrize("pad", [0, 1])
+def test_lengths_shrink_or_grow(pad):
+    """They only shrank: scratch of the first call's length was enough for all calls."""
+    case = case_of("lengths", pad_tokens=pad)
+    batch, features = build(case)
+    for _ in range(2):  # the calls of a batch may be asked for twice
+        first, second, third, last = (call.batch.seq_lens.tolist() for call in calls(case, batch, features))
+        assert first == second == last and sorted((first, third)) == [[30, 15], [45, 20]]
+        assert (third > first) == bool(pad)
+
+
 def test_without_a_wish_the_name_decides():
     found = {change_of(case, *build(case)) for case in (named(f"case-{n}", sinks="near") for n in range(40))}
     assert found == set(CHANGES)

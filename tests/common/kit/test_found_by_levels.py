@@ -1,22 +1,31 @@
 """Wrong kernels that a level once let pass: strides of what masks and of new K, spans by their address, outputs found
 again by all but one number, one form of scales for both, the prefix of two rows taken for all's, small P, a million
-keys; and a member that none was asked for."""
+keys, sizes that were asked apart alone, x-packed pages of one dtype, a plan kept from a shorter call; and a member that
+none was asked for."""
 
 from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from common.cases.case import build
 from common.kit import levels
+from common.kit.fitting import fitted
 from common.kit.inside import Asked
 from common.kit.levels import read
 from common.mutants.emulation import Edits, Schedule, emulate
+from common.mutants.families import wrong_where
+from common.mutants.operators import load
 from common.oracle.integrity import inputs_of
+from common.spec import Layout
 from common.spec.kernel import MEMBERS
 from common.spec.metadata import lens_of
 
 SPANS, TREE = (levels.BY_NAME[name] for name in ("spans-apart", "tree-larger-than-the-query"))
+
+SUPPORTS = MEMBERS - {"full_graph", "x_packed"}  # of the emulation
 
 
 def dense(tensor):
@@ -135,6 +144,100 @@ def test_a_prefix_of_some_sequences_is_asked(row):
 def test_smoke_asks_every_member_of_supports():
     asked = set().union(*(read(name).asked for name in levels.level("smoke")))
     assert asked == MEMBERS - {"full_graph", "lse"}
+
+
+LONG = "at.context_len >= 1024"
+TOGETHER = {  # where a wrong kernel lived: each size was asked, but not beside the other
+    "chunks over long keys": f"at.query_len >= 128 and {LONG}",
+    "chunks behind windows": f"at.query_len >= 128 and {LONG} and (at.features.sliding_window or 0) >= 1000",
+    "V of 128 lanes, K of 192": "(SIZE, LANES) == (192, 128)",
+    "V of 128 lanes, K of 192, prompts": "(SIZE, LANES) == (192, 128) and at.query_len >= 128",
+    "groups of 4 over long keys": f"RATIO == 4 and {LONG}",
+    "groups of 8 over long keys": f"RATIO == 8 and {LONG}",
+    "groups of 16 over long keys": f"RATIO == 16 and {LONG}",
+    "groups of 8 in e4m3": "RATIO == 8 and at.batch.key_cache.dtype == torch.float8_e4m3fn",
+    "groups of 4 or 8 beside new K": "RATIO in (4, 8) and at.batch.key is not None",
+    "heads of 256 over long keys": f"SIZE == 256 and {LONG}",
+    "prompts of heads of 128": "SIZE == 128 and at.query_len >= 128",
+    "prompts in pages of 128": "at.batch.shape.block_size == 128 and at.query_len >= 64",
+    "prompts behind a context": "at.query_len >= 512 and at.context_len >= 128 and at.batch.shape.num_kv_heads > 1",
+    "KV heads over long keys": f"at.batch.shape.num_kv_heads >= 8 and {LONG}",
+    "pages of 256 over long keys": f"at.batch.shape.block_size == 256 and {LONG}",
+}
+WORDS = {"SIZE": "head_size", "LANES": "value_lanes", "RATIO": "queries_per_kv"}
+LESS, HEADS = 0, 4  # of FAULTS: a key less, a KV head by modulo
+
+
+@cache
+def made():
+    """The cases of the axes at smoke as the emulation is asked them, smaller first, and what their sequences are."""
+    cases = (fitted(read(name), SUPPORTS, {}) for name in levels.level("smoke") if name.startswith("axes-"))
+    return [(case, placed(case)) for case in sorted(cases, key=levels.size)]
+
+
+def placed(case):
+    """As `families.places`, without a batch's values."""
+    words = ("stats", "key", "key_cache", "shape")
+    dtype, key = torch.empty(0, dtype=case.shape.cache_dtype), torch.empty(0) if case.new_kv else None
+    batch = SimpleNamespace(**dict(zip(words, (None, key, dtype, case.shape), strict=True)))
+    return [SimpleNamespace(batch=batch, features=case.ask, query_len=q, context_len=n - q) for q, n in case.lens if q]
+
+
+@pytest.mark.parametrize("fault", [LESS, HEADS])
+@pytest.mark.parametrize("where", TOGETHER)
+def test_sizes_that_models_have_together_are_asked(where, fault):
+    limit = TOGETHER[where]
+    for word, name in WORDS.items():
+        limit = limit.replace(word, f"at.batch.shape.{name}")
+    wrong, code = load(wrong_where(limit, fault).source), compile(limit, "limit", "eval")
+    met = [case for case, places in made() if any(eval(code, {"at": at, "torch": torch}) for at in places)]
+    first, *others = map(Asked.of, met[:8])
+    assert first.why_not(emulated) == ""
+    assert any(one.why_not(lambda *given: wrong.emulate(*given[:3], lse=given[3])) for one in (first, *others))
+
+
+def unpacked(batch, x=None):
+    """A batch of x-packed pages in the other layout; x: elements beside each other in a lane of K, as a wrong kernel
+    takes them."""
+    key, value = batch.by_token()
+    if x is not None:
+        blocks, heads, _, page, _ = batch.key_cache.shape
+        key = batch.key_cache.contiguous().view(blocks, heads, -1, page, x).permute(0, 3, 1, 2, 4)
+    return batch.replace(layout=Layout.PAGED, key_cache=key.flatten(3), value_cache=value.contiguous())
+
+
+def test_x_packed_pages_are_asked_in_each_dtype_and_over_many_keys():
+    """Two cases had them, of 16 and 32 bits, and of fewer than 128 keys."""
+    packed = [case for name in levels.level("smoke") if (case := read(name)).layout is Layout.X_PACKED]
+    assert {case.shape.cache_dtype.itemsize for case in packed} == {1, 2, 4}
+    assert {case.ask.scales for case in packed} >= {None, "one", "heads", "tokens"}
+    assert max(keys for case in packed for _, keys in case.lens) > 4096
+    for case in packed:
+        asked, narrow = Asked.of(case), case.shape.cache_dtype.itemsize == 1
+        assert asked.why_not(lambda batch, *more: emulated(unpacked(batch), *more)) == "", case.name
+        wrong = asked.why_not(lambda batch, *more: emulated(unpacked(batch, 8), *more)) if narrow else "call 1"
+        assert "call 1" in wrong
+        assert fitted(case, SUPPORTS, {}).layout is Layout.PAGED or not levels.is_made(case)
+
+
+def planned():
+    """Goes through no more keys than the longest sequence had when the lengths were first met at their address."""
+    plans = {}
+
+    def launch(batch, *more):
+        most = plans.setdefault((batch.seq_lens.data_ptr(), batch.num_seqs), int(batch.seq_lens.max()))
+        cut = type("Cut", (Edits,), {"visible": lambda self, at, query, key, seen: seen & (key < most)})
+        emulate(batch, *more[:2], lse=more[2], edits=cut())
+
+    return launch
+
+
+def test_lengths_that_outgrow_a_plan_are_asked():
+    cases = [case for name in levels.level("smoke") if not (case := read(name)).brief and case.change == "lengths"]
+    growing = [case for case in cases if (sum(query for query, _ in case.lens) + case.pad_tokens) % 2]
+    assert len(growing) > 3
+    found = [Asked.of(fitted(case, SUPPORTS, {})).why_not(planned()) for case in growing[:4]]
+    assert any("call 3, other lengths" in why for why in found)
 
 
 class Skips(Edits):
