@@ -81,23 +81,36 @@ def _cut_torn_line(path: Path, file: int) -> int:
     return end
 
 
+def _ensure_begins(path: Path, head: str) -> None:
+    """Raise ValueError for a file that begins with another line, whole or torn."""
+    wanted = f"{head}\n".encode()
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        if not wanted.startswith(found := file.read(len(wanted))):
+            said = found.partition(b"\n")[0].decode("utf-8", "replace")
+            raise ValueError(f"out: found {path} of {said!r:.200}, allowed one of {head}")
+
+
 class Findings(Lines):
     """A study's JSONL file, whose first line identifies the run: a later call of the same run goes on.
 
     found: all findings in the file, including added ones; `learn` is told each. Raises ValueError for a file of another
-    run; Busy.
+    run, which stays as it is, and for a line that is no JSON; Busy.
     """
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _ensure_begins(path, json.dumps(head))
         super().__init__(path)  # cuts a torn last line
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()
         if not lines:
             self.append(json.dumps(head))
-        elif json.loads(lines[0]) != head:
-            self.close()
-            raise ValueError(f"out: found {path} of {lines[0]}, allowed one of {json.dumps(head)}")
-        self.found: list[dict[str, Any]] = [*map(json.loads, lines[1:])]
+        self.found: list[dict[str, Any]] = []
+        for number, line in enumerate(lines[1:], 2):
+            try:
+                self.found.append(json.loads(line))
+            except ValueError as error:
+                self.close()
+                raise ValueError(f"out: found {path} whose line {number} is no JSON, allowed a whole file") from error
         for found in self.found:
             self.learn(found)
 

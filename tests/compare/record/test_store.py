@@ -3,6 +3,7 @@
 import errno
 import lzma
 import os
+import re
 import random
 import resource
 import signal
@@ -151,6 +152,23 @@ def test_two_runs_do_not_write_to_one_file(tmp_path):
         Store(tmp_path / "cells.jsonl")
     with store.Lines(tmp_path / "cells.jsonl"):
         pass
+
+
+OTHERS = ['{"a": 1}', '{"study": "x"}\n', "", "{", '{"study": "counts"}\n[1', '{"study": "counts"}\n{"of": 1}\n']
+
+
+@pytest.mark.parametrize("content", [*OTHERS, '{"study": "counts"}\n{\n'])
+def test_a_file_of_another_run_stays_as_it_is(tmp_path, content):
+    path, head = tmp_path / "of a user", {"study": "counts"}
+    path.write_text(content)
+    if content in OTHERS[2:]:
+        with store.Findings(path, head) as kept:
+            assert kept.found == [{"of": 1}] * content.endswith("1}\n")
+    else:
+        with pytest.raises(ValueError, match=re.escape(f"out: found {path} ")):
+            store.Findings(path, head)
+        assert path.read_text() == content
+        store.Lines(path).close()  # nobody holds it
 
 
 def test_who_needs_a_whole_file_hears_the_line(tmp_path):
