@@ -19,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 # Of a wheel, or of a checkout.
 COMMON = next(folder for folder in (HERE / "diptych" / "common", HERE / "common") if folder.is_dir())
 EPILOG = "exit codes: 0 right, 1 wrong, 2 usage or no such kernel, 5 nothing was judged, 130 interrupted"
+INTERRUPTED = 130
 SEED, MOST_SEED = 0, 2**63 - 1
 MOST_PROCESSES = 64
 SLOW = ("torch", "torch.fx.experimental.symbolic_shapes")  # with all that torch imports when it is first called
@@ -105,11 +106,18 @@ def admit(versions: dict[str, Any], of_kernel: list[str]) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """The exit code of a command line, with Diptych's own `common`.
+    """The exit code of a command line; that of Ctrl-C also before the first case and behind the last."""
+    try:
+        return judged(parser().parse_args(words))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def judged(asked: argparse.Namespace) -> int:
+    """The exit code of parsed words, with Diptych's own `common`.
 
     The judge's modules are compiled anew: one that was here before could have written compiled code beside them, and
     Python would believe it. torch, which would take long, is imported before."""
-    asked = parser().parse_args(words)
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]  # a kernel's, perhaps
     of_kernel = list(sys.path)
     sys.path.sort(key=lambda path: path in given)

@@ -6,7 +6,9 @@ The options are `diptych_check.py`'s. docs/conformance.md walks through it.
 """
 
 import argparse
+import contextlib
 import json
+import os
 import secrets
 import sys
 import time
@@ -141,7 +143,7 @@ def make(asked: argparse.Namespace) -> list[Kit]:
     kit = Kit(asked.kernel, asked.seed, first, asked.adapter, device, **of)
     try:
         kit.declared  # noqa: B018  asked first: a kernel that is not there is one error and not one a case
-    except Unavailable:
+    except (Unavailable, KeyboardInterrupt):
         kit.close()
         raise
     return [kit, *(kit.beside(child) for child in others)]
@@ -163,15 +165,14 @@ def _has_triton() -> bool:
 class Summary:
     """Gathers the results of a run and closes it: the smallest failing case, what was asked, the report.
 
-    strict: a case without an answer in time fails the run. minimise: look for a smaller failing case.
+    strict: a case without an answer in time fails the run.
     """
 
     def __init__(
-        self, kit: Kit, report: str | None, planned: int, say: Callable[[str], None], *, strict: bool = False,
-        minimise: bool = True,
+        self, kit: Kit, report: str | None, planned: int, say: Callable[[str], None], *, strict: bool = False
     ) -> None:  # fmt: skip
         self.kit, self.results, self.smallest = kit, [], None
-        self.strict, self._minimise = strict, minimise
+        self.strict = strict
         self.report, self.reported = None if report is None else ReportFile(report), ""
         self.own, self.changed = OwnFiles(others=imported()), []
         self._planned, self._say = planned, say
@@ -208,12 +209,12 @@ class Summary:
         """Whether the kernel never answers: its first cases had no answer."""
         return len(self.late) >= MOST_LATE and not any(result.judged for result in self.results)
 
-    def close(self) -> None:
+    def close(self, minimise: bool = True) -> None:
         """Shrink the smallest failure, end the child and its descendants, then check the judge's files and write the
-        report."""
+        report. minimise: whether a smaller failing case is looked for."""
         failed = [result for result in self.results if result.failed and result.repro]
         alone = [result for result in failed if result.repro.count("--case") == 1]
-        if alone and self._minimise:
+        if alone and minimise:
             first = min(alone, key=lambda result: levels.size(levels.read(result.case)))
             self._say(f"looking for a smaller case than {first.case} (--no-minimise does without)")
             shrunk = self.kit.smallest(first.case)
@@ -352,7 +353,12 @@ def _ends(value: Any) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    """Print a line. Raises BrokenPipeError where its reader has gone; later ones then go nowhere."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def _judge(found: Summary, lanes: Lanes, cases: list[str], exitfirst: bool) -> bool:
@@ -384,20 +390,27 @@ def run(asked: argparse.Namespace) -> int:
         print(f"diptych-check: {why}", file=sys.stderr)
         return 2
     if asked.list:
-        print("\n".join(plan.cases))
+        with contextlib.suppress(BrokenPipeError):
+            _say("\n".join(plan.cases))
         for kit in plan.kits:
             kit.close()
         return 0
+    return _asked(plan, asked)
+
+
+def _asked(plan: Plan, asked: argparse.Namespace) -> int:
+    """Ask the plan's cases and print the verdict; returns the exit code. Where the reader of a pipe has gone, as with
+    Ctrl-C, what was not asked stays so."""
     kit, at_once = plan.kits[0], f", {len(plan.kits)} at once" if len(plan.kits) > 1 else ""
-    _say(f"{len(plan.cases)} cases ({plan.words}){at_once}, seed {kit.seed}")
-    minimise = not asked.no_minimise
-    found = Summary(kit, asked.report, len(plan.cases), _say, strict=asked.strict, minimise=minimise)
+    found = Summary(kit, asked.report, len(plan.cases), _say, strict=asked.strict)
     lanes, interrupted, whole = Lanes(plan.kits, plan.cases), False, True
     try:
+        _say(f"{len(plan.cases)} cases ({plan.words}){at_once}, seed {kit.seed}")
         whole = _judge(found, lanes, plan.cases, asked.exitfirst)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):
         interrupted = True
     lanes.close()
-    found.close()
-    _say("\n".join([f"conformance of {kit.kernel}, seed {kit.seed}", *found.lines()]))
+    with contextlib.suppress(BrokenPipeError):
+        found.close(minimise=not (asked.no_minimise or interrupted))
+        _say("\n".join([f"conformance of {kit.kernel}, seed {kit.seed}", *found.lines()]))
     return 130 if interrupted else found.code if whole else 1

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import diptych_check
+
 ROOT = Path(__file__).parents[3]
 COMMAND = ROOT / "diptych_check.py"
 KERNEL = """
@@ -41,6 +43,28 @@ def run(folder, *words):
     environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, str(COMMAND), *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def started(*words):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(COMMAND), "kit_callables:right", *words]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--list", "--level", "full"], 0), (["--interpret", "off"], 130)])
+def test_a_reader_that_goes_ends_a_run_in_silence(words, code):
+    with started(*words) as command:
+        assert command.stdout.readline()
+        command.stdout.close()
+        assert (command.wait(timeout=120), command.stderr.read()) == (code, "")
+
+
+def test_ctrl_c_before_the_first_case_is_an_interrupted_run(monkeypatch):
+    def interrupted(asked):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(diptych_check, "judged", interrupted)
+    assert diptych_check.main(["kit_callables:right"]) == 130
 
 
 @pytest.mark.slow
