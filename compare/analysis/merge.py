@@ -9,6 +9,7 @@ times of different contracts, a run given twice, and a cell that two runs have w
 """
 
 import argparse
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,8 @@ def _names(pieces: Sequence[RunData]) -> list[str]:
     names: list[str] = []
     for run in pieces:
         name = run.manifest.get("run_id") or run.folder.name
-        taken = sum(other.split("#")[0] == name for other in names)
-        names.append(f"{name}#{taken + 1}" if taken else name)
+        numbered = (f"{name}#{number}" for number in itertools.count(2))
+        names.append(next(one for one in itertools.chain([name], numbered) if one not in names))
     return names
 
 

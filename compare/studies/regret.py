@@ -34,7 +34,7 @@ from compare.tune.arm import FIRST_ROWS, Arm, Machine
 from compare.tune.records import Log
 from compare.tune.space import DEFAULT, MODEL, TREE, Policy, model, policies, start
 from compare.workloads import Workload, suites
-from compare.workloads.numbers import at_least_one, positive, seed
+from compare.workloads.numbers import at_least_one, count, count_or_all, positive, seed
 
 HELP = "what auto loses on rows that nobody fitted to, against the best that was tried"
 RUNGS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that auto may take
@@ -68,8 +68,8 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--minutes", type=positive, default=10.0, help="wall budget of each DSL (default 10)")
     new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default auto)")
     new.add_argument("--dsl", choices=registry.DSLS, help="one of them (default both)")
-    new.add_argument("--gpus", default="1", help="GPUs of this host to use: a number or all (default 1)")
-    new.add_argument("--cores", type=int, default=0, help="cores to use (default 0: all)")
+    new.add_argument("--gpus", default="1", type=count_or_all, help="of this host: a number or all (default 1)")
+    new.add_argument("--cores", type=count, default=0, help="cores to use (default 0: all)")
     new.add_argument("--out", metavar="DIR", help="where lines and table go (default results/regret_<UTC>_...)")
     new.add_argument("--resume", action="store_true", help="go on in --out, for --minutes more")
     new.add_argument("--of", metavar="DIR", nargs="+", help="no measuring: the tables of runs")

@@ -39,7 +39,7 @@ from compare.tune.records import Log, NotThisRun
 from compare.tune.records import manifest as manifest_of
 from compare.tune.space import DEFAULT, Policy
 from compare.workloads import GrammarError, Workload, suites
-from compare.workloads.numbers import count, page, positive, seed
+from compare.workloads.numbers import count, count_or_all, page, positive, seed
 from compare.workloads.suites import least_ms
 
 HELP = "find configs for this GPU; --model: for one model; --rank: for an absent GPU; --fit: from logs"
@@ -63,7 +63,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--rows", type=count, default=24, metavar="N", help="rows of the suite (default 24; 0: all)")
     new.add_argument("--candidates", type=count, default=16, metavar="N", help="policies a kernel (default 16)")
     new.add_argument("--seed", type=seed, default=0, help="of the draw of candidates")
-    new.add_argument("--gpus", default="1", help="GPUs of this host to use: a number or all (default 1)")
+    new.add_argument("--gpus", default="1", type=count_or_all, help="of this host: a number or all (default 1)")
     new.add_argument("--cores", type=count, default=0, help="cores to use (default 0: all)")
     new.add_argument("--out", metavar="DIR", help="the run's folder (default results/tune_<UTC>_<gpu>_<commit>)")
     new.add_argument("--resume", action="store_true", help="go on with the run in --out; its budget counts on")
@@ -202,15 +202,17 @@ class Tuning:
 
 
 def machine(arguments: argparse.Namespace) -> Machine | None:
-    """The GPUs of this machine; prints why and returns None if the one asked for is not here."""
+    """The GPUs of this machine; prints why and returns None if the one asked for is not here. Raises GrammarError."""
+    if arguments.resume and not arguments.out:
+        raise GrammarError("--resume: found alone, allowed beside --out DIR, whose run goes on")
     now = situation(arguments.gpu, None)
     if not now.measure:
         print(f"{now.line}; tuning needs the GPU itself", file=sys.stderr)
         return None
     here = children.visible()
-    wanted = len(here) if arguments.gpus == "all" else int(arguments.gpus)
-    if not 1 <= wanted <= len(here):
-        raise GrammarError(f"--gpus: found {arguments.gpus}, allowed 1 to {len(here)} or all")
+    wanted = arguments.gpus or len(here)
+    if wanted > len(here):
+        raise GrammarError(f"--gpus: found {wanted}, allowed 1 to {len(here)} or all")
     return Machine(now.target, tuple(here[:wanted]), arguments.cores or cores())
 
 

@@ -29,9 +29,18 @@ def integer(low: int, high: int) -> Callable[[str], int]:
 
 
 MOST_SEED = 2**62  # torch's generators take 64 bits, and rows add to the seed
+MOST_SECONDS = 3e7  # a year
 MOST_WINDOW, MOST_PAGE, MOST_COUNT = 2**31 - 1, 2**16, 2**31 - 1  # a page of 2^16 tokens is 256 MiB of Llama-3-8B
 at_least_one, count, seed = integer(1, MOST_COUNT), integer(0, MOST_COUNT), integer(0, MOST_SEED)
 window, page = integer(1, MOST_WINDOW), integer(1, MOST_PAGE)
+
+
+def count_or_all(text: str) -> int | None:
+    """How many; None for all."""
+    try:
+        return None if text == "all" else at_least_one(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or all") from None
 
 
 def new_file(text: str) -> Path:
@@ -48,6 +57,14 @@ def positive(text: str) -> float:
     value = number(text)
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"found {text:.40}, allowed a finite number above 0")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Seconds of a call, as diptych-check takes them."""
+    value = number(text)
+    if not 0.0 < value <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"found {text:.40}, allowed seconds above 0 and up to {MOST_SECONDS:.0e}")
     return value
 
 

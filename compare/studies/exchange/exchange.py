@@ -32,7 +32,7 @@ from compare.record.whole import put
 from compare.studies.exchange.layout import OP_TYPE, Definition, Row, Solution, objects
 from compare.studies.grade.judge import RIGHT, UNJUDGED, UNLOADED, Candidate, judged
 from compare.studies.grade.judge import WRONG as INCORRECT
-from compare.workloads.numbers import at_least_one, positive
+from compare.workloads.numbers import at_least_one, seconds
 
 HELP = "trade kernels, rows and verdicts with flashinfer-bench"
 CALLED = ("triton/auto", "triton/native.auto", "helion/auto")  # by common.engines.flashinfer
@@ -207,7 +207,7 @@ def options(new: argparse.ArgumentParser) -> None:
         one.add_argument("folder", type=Path, metavar="FOLDER", help="in flashinfer-bench's layout")
     into.add_argument("--solutions", default="*", metavar="GLOB", help="which, by their names; default all")
     into.add_argument("--rows", type=at_least_one, help="of each Definition, those of the fewest keys; default all")
-    into.add_argument("--time-limit", type=positive, metavar="SECONDS", help="of one call; default 60")
+    into.add_argument("--time-limit", type=seconds, metavar="SECONDS", help="of one call; default 60")
 
 
 @refusing(SpecError, NotARun)

@@ -31,7 +31,7 @@ from compare.process.pool import Jobs, Pool, in_order
 from compare.record.store import Busy, Findings
 from compare.studies.grade import clock
 from compare.studies.grade.judge import CHEAT, RIGHT, UNJUDGED, Candidate, judged
-from compare.workloads.numbers import at_least_one, positive
+from compare.workloads.numbers import at_least_one, seconds
 
 HELP = "judge a folder of candidate kernels, one file each, and time the right ones"
 MOST_JOBS, WIDTH, REASON = 4, 200, 110  # of a table that is no terminal's; of a reason, in characters
@@ -124,7 +124,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--jobs", type=at_least_one, help="candidates at once; default 1 on a GPU, else the cores, at most 4"
     )
-    new.add_argument("--time-limit", type=positive, metavar="SECONDS", help="of one call; default 60")
+    new.add_argument("--time-limit", type=seconds, metavar="SECONDS", help="of one call; default 60")
     new.add_argument("--out", type=Path, metavar="FILE", help="default grades.jsonl in FOLDER")
 
 

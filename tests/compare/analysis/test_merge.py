@@ -53,6 +53,11 @@ def test_parts_of_one_gpu_are_compared_together(tmp_path, capsys):
     assert "6 cells: 6 SAME" in capsys.readouterr().out
 
 
+def test_runs_of_one_name_with_a_number_behind_it_are_two_parts(tmp_path):
+    ones = [run_at(tmp_path / name, measured(seed), run_id="run#2") for seed, name in enumerate("ab")]
+    assert len(merge.parts(merged(tmp_path, *ones))) == 2
+
+
 def test_repetitions_become_further_processes(tmp_path):
     one, two = run_at(tmp_path / "one", measured(1)), run_at(tmp_path / "two", measured(2))
     whole = merged(tmp_path, one, two)

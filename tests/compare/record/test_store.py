@@ -3,8 +3,8 @@
 import errno
 import lzma
 import os
-import re
 import random
+import re
 import resource
 import signal
 import subprocess
