@@ -13,6 +13,7 @@ from torch import Tensor
 from common.cases.batch import owned_slots
 from common.oracle.integrity import Guards
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.feature_rules import check_numbers
 from common.spec.features import OPERANDS
 from common.spec.kernel import asked_of_shape
 from common.spec.metadata import Lens, lens_of
@@ -118,6 +119,10 @@ class Ask:
             "causal_per_sequence": self.non_causal, "tree_bias": self.tree, "out_scale": self.out_dtype,
         }  # fmt: skip
         return tuple(name for name, asked in on.items() if asked is not None)
+
+    def check(self) -> None:
+        """Raise SpecError for features that exclude each other."""
+        check_numbers(self._sketch())
 
     def _sketch(self) -> Features:
         """The features with empty tensors."""

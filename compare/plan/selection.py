@@ -24,6 +24,8 @@ class Selection:
 def selection(asked: RowOptions, now: Situation) -> Selection:
     """Select rows and kernels. Raises the typed errors of suites, registry, workloads and trace."""
     chosen = _selected(asked, now)
+    for row in chosen.workloads:  # a window may be asked of rows that have their own masks
+        row.ask.check()
     if not asked.new_kv:
         return chosen
     return replace(chosen, workloads=tuple(row.with_new_kv() for row in chosen.workloads))

@@ -161,7 +161,9 @@ def _row(arguments: argparse.Namespace) -> Workload:
     else:
         row = Workload(arguments.workload, lens, parse_shape(*(FORM | form).values()))
     window = arguments.window or row.ask.sliding_window
-    return dataclasses.replace(row, ask=dataclasses.replace(row.ask, sliding_window=window))
+    ask = dataclasses.replace(row.ask, sliding_window=window)
+    ask.check()
+    return dataclasses.replace(row, ask=ask)
 
 
 def _pair(workload: Workload, kernels: Sequence[str], gpu: Gpu | None) -> int:

@@ -55,6 +55,8 @@ LINES = dict.fromkeys(QUIET, "") | {
     "run --set window": "--set: found 'window'",
     "run --set window=0": "--set window: found 0",
     "run --set window=2147483648": "--set window: found 2147483648",
+    "run --suite features --set window=3 --list": "chunk: found chunk=1024 beside sliding_window=3, allowed one",
+    "explain 4q2k+cross --window 3": "cross: found cross=True beside sliding_window=3, allowed one of the two",
     "run --set window=3,dtpye=bf16": "--set: found 'dtpye=bf16'",
     "run --trace /nowhere.csv": "nowhere.csv",
     "run --trace x.csv:steps=3": "--trace: found 'steps=3', allowed batches=..., step-ms=..., token-us=...",
