@@ -81,7 +81,7 @@ def read(path: Path) -> list[Request]:
     for line, row in _rows(path):
         try:
             moment = datetime.datetime.fromisoformat((row["TIMESTAMP"] or "").strip())
-            arrival = moment.replace(tzinfo=datetime.UTC).timestamp()
+            arrival = moment.replace(tzinfo=moment.tzinfo or datetime.UTC).timestamp()
             prompt, generated = int(row["ContextTokens"] or ""), int(row["GeneratedTokens"] or "")
         except (ValueError, TypeError):
             values = _shown(row[name] for name in COLUMNS)

@@ -56,7 +56,9 @@ DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES} | {
 NEW_KV = "+kv"  # suffix of the label of a row with the step's new K and V
 MOST_SEQUENCES, MOST_KEYS = 2**16, 2**31 - 1  # of a group; lengths are int32 on the device
 SPECULATIVE_MAX = 16  # query tokens; more over a context is a chunk of a prompt
-_GROUP = re.compile(r"(?P<count>\d+)?q(?P<query>\d+)(?P<qk>k?)(?:s(?P<seq>\d+)(?P<sk>k?))?(?P<vary>~?)", re.ASCII)
+_GROUP = re.compile(
+    r"(?P<count>\d{1,18})?q(?P<query>\d{1,18})(?P<qk>k?)(?:s(?P<seq>\d{1,18})(?P<sk>k?))?(?P<vary>~?)", re.ASCII
+)
 
 
 class GrammarError(ValueError):

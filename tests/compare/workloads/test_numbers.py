@@ -36,11 +36,11 @@ def test_a_number_that_means_something_is_read(kind):
 
 @pytest.mark.parametrize(
     ("parse", "texts"),
-    [(parse_lens, ("q１s40", "１q1s40", "q1s４0k")),
+    [(parse_lens, ("1" * 5000 + "q1", "q１s40", "１q1s40", "q1s４0k")),
      (lambda text: parse_shape(text, 16, "bf16"), ("３2:8:128", "99999999999:1:128", "0x20:8:128"))],
     ids=["batches", "shapes"],
 )  # fmt: skip
-def test_batches_and_shapes_are_written_in_digits_of_ascii(parse, texts):
+def test_batches_and_shapes_are_written_in_few_digits_of_ascii(parse, texts):
     for text in texts:
         with pytest.raises(GrammarError):
             parse(text)

@@ -21,6 +21,11 @@ def test_reads_crlf_seven_decimals_and_a_missing_last_newline(tmp_path):
     assert second.arrival == pytest.approx(4.314579, abs=1e-6)
 
 
+def test_a_time_stamp_with_an_offset_is_that_moment(tmp_path):
+    path = write(tmp_path, HEADER, "2023-11-16 18:15:46+01:00,3,4", "2023-11-16 17:15:47,5,6")
+    assert [request.arrival for request in read(path)] == [0.0, 1.0]
+
+
 def test_requests_come_in_order_of_arrival(tmp_path):
     path = write(tmp_path, HEADER, GOOD, "2023-11-16 18:15:40,1,1")
     assert [request.prompt for request in read(path)] == [1, 374]
