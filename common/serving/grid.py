@@ -22,8 +22,8 @@ EIGHTHS = 8  # resolution of mean length over longest length
 
 
 def few_keys(n: int) -> int:
-    """The smallest of KEYS that is at least n."""
-    return KEYS[bisect_left(KEYS, n)]
+    """The smallest of KEYS that is at least n; the largest for more, which a wrong hint may be."""
+    return KEYS[bisect_left(KEYS, n, 0, len(KEYS) - 1)]
 
 
 def eighths(num_seqs: int, keys: int, total_seq_len: int) -> int:

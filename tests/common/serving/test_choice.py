@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 import random
 import types
 from dataclasses import dataclass
@@ -142,6 +143,15 @@ def test_a_choice_is_made_from_exact_counts_and_from_keys_in_small_steps():
     assert [decided_by(one) for one in drawn] == drawn
     assert all(up / n <= 1.25 for n in range(4, 5000) if (up := few_keys(n)) in KEYS)
     assert decided_by(BatchStats.of(())) == BatchStats(1, 1, 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("most", [2**30, 2**40])
+def test_hints_of_any_size_are_stats(most):
+    """Of more keys than a sequence can have, each alone and all, beside a table that could hold as many."""
+    for hints in itertools.product((1, 20, 2**40), repeat=5):
+        stats = hinted_stats(2, 40, most, *hints)
+        assert (stats.num_seqs, stats.num_tokens) == (2, 40) and stats.max_seq_len in KEYS
+    assert hinted_stats(2, 40, most, None, None, None).max_seq_len in KEYS
 
 
 @dataclass(frozen=True)
