@@ -132,12 +132,13 @@ def _prefill_kernel(
         if key_ptr is not None:  # the new tokens, counted from the first that has a key
             new_len = tl.minimum(query_len, seq_len)
             new_start = query_start + query_len - new_len
+            new_pos = token + new_len - query_len
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, first + new_len - query_len, last + new_len - query_len, new_len, f, TILE_SIZE
             )
             m, l, acc = attend_range(
                 attend_new_tile, lo, full_lo, full_hi, hi, q, m, l, acc, (
-                    token + new_len - query_len, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
+                    new_pos, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_ptr, value_ptr, new_start, new_strides, HEAD_SIZE, TILE_SIZE,
                 ), TILE_SIZE,
             )  # fmt: skip
